@@ -1,0 +1,59 @@
+"""The two messages between control plane and worker: a job goes out, an outcome comes back."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from autotune.domain.deployment import Deployment
+from autotune.domain.failure import Failure
+from autotune.domain.launch_plan import LaunchPlan
+from autotune.domain.measurement import Measurement
+from autotune.domain.value import Value
+from autotune.domain.workload import Workload
+
+
+class TrialJob(Value):
+    """One attempt of one trial. `uid` is unique for ever: it names the actor, the folder, the processes."""
+
+    uid: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    study_id: int
+    trial_number: int
+    attempt: int
+    deployment: Deployment
+    plan: LaunchPlan
+    workload: Workload
+    seed: int
+
+
+class LaunchedRole(Value):
+    """The command that was really run, with `{host}`, `{port}` and `{trial_dir}` left open for an export."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+
+
+class Provenance(Value):
+    """Where and with what an attempt ran."""
+
+    host: str
+    version: str
+    template: str
+    simulated: bool = False
+    roles: dict[str, LaunchedRole] = Field(default_factory=dict)
+
+
+class TrialOutcome(Value):
+    """Either a measurement or a failure, never both, never neither. Durations in s by phase."""
+
+    uid: str
+    measurement: Measurement | None = None
+    failure: Failure | None = None
+    provenance: Provenance | None = None
+    durations_s: dict[str, float] = Field(default_factory=dict)
+    log_tail: str = ""
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> TrialOutcome:
+        if (self.measurement is None) == (self.failure is None):
+            raise ValueError("an outcome is either a measurement or a failure")
+        return self

@@ -1,0 +1,146 @@
+"""What was observed under load. Times of requests in ms, of windows in s; never a default number.
+
+Definitions (t_send: first byte written; a_i: arrival of content event i; N: completion tokens as the
+server counts them):
+
+* ttft = a_1 - t_send; role-only, empty and usage events never count
+* tpot = (a_last - a_1) / (N - 1); undefined for N < 2, and left out of means then
+* e2e  = a_last - t_send
+* output_tok_s = completion tokens of good requests / (last arrival - first send) of the level
+* percentiles: linear interpolation (Hyndman and Fan 7), stored with their n
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+
+from pydantic import Field
+
+from autotune.domain.value import Value
+
+
+class RequestSample(Value):
+    """One request as the load generator saw it.
+
+    `t_send_s` and `t_last_s` count from the start of its level. `stamp` says where arrival times come from:
+    the kernel, or user space where the kernel gives none. `client_lag_ms`: the largest delay between the
+    kernel's arrival time and our read. `coalesced`: the first event came in one read with later ones, so
+    that ttft is an upper bound. `error`: None for a request that ended as planned.
+    """
+
+    index: int
+    t_send_s: float
+    t_last_s: float
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    finish_reason: str | None = None
+    events: int = 0
+    stamp: str = "kernel"
+    coalesced: bool = False
+    client_lag_ms: float = 0.0
+    error: str | None = None
+
+
+class Quantiles(Value):
+    """Mean and percentiles of n values; p99 of fewer than 100 values is close to their maximum."""
+
+    n: int = Field(ge=1)
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class LevelMeasurement(Value):
+    """One load level within one launch."""
+
+    level: str
+    concurrency: int
+    sent: int
+    failed: int
+    error_rate: float
+    duration_s: float
+    tpot_ms: Quantiles | None
+    ttft_ms: Quantiles | None
+    e2e_ms: Quantiles | None
+    output_tok_s: float
+    requests_per_s: float
+    prompt_tokens_mean: float | None
+    output_tokens_mean: float | None
+    client_lag_p99_ms: float
+    stamp: str
+    errors: dict[str, int] = Field(default_factory=dict)
+
+
+class Trust(StrEnum):
+    """Whether a measurement may be compared."""
+
+    OK = "ok"
+    WARN = "warn"
+    INVALID = "invalid"
+
+
+class Measurement(Value):
+    """All load levels of one launch, with the reasons for which they may not be trusted."""
+
+    levels: dict[str, LevelMeasurement] = Field(min_length=1)
+    trust: Trust = Trust.OK
+    trust_reasons: tuple[str, ...] = ()
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """Linear interpolation between closest ranks of sorted values (numpy's default method)."""
+    position = (len(ordered) - 1) * q
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def quantiles(values: Sequence[float]) -> Quantiles | None:
+    """None for no values: there is no such thing as a default latency."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return Quantiles(
+        n=len(ordered),
+        mean=math.fsum(ordered) / len(ordered),
+        p50=quantile(ordered, 0.50),
+        p90=quantile(ordered, 0.90),
+        p99=quantile(ordered, 0.99),
+    )
+
+
+def summarise(level: str, concurrency: int, samples: Sequence[RequestSample]) -> LevelMeasurement:
+    """One level's figures; does not depend on the order of the samples. Needs at least one sample."""
+    good = [s for s in samples if s.error is None]
+    start = min(s.t_send_s for s in samples)
+    duration = max(max(s.t_last_s for s in samples) - start, 1e-9)
+    errors: dict[str, int] = {}
+    for sample in sorted((s for s in samples if s.error is not None), key=lambda s: s.index):
+        errors[str(sample.error)] = errors.get(str(sample.error), 0) + 1
+    lags = sorted(s.client_lag_ms for s in samples)
+    prompts = [s.prompt_tokens for s in good if s.prompt_tokens is not None]
+    outputs = [s.completion_tokens for s in good if s.completion_tokens is not None]
+    return LevelMeasurement(
+        level=level,
+        concurrency=concurrency,
+        sent=len(samples),
+        failed=len(samples) - len(good),
+        error_rate=(len(samples) - len(good)) / len(samples),
+        duration_s=duration,
+        tpot_ms=quantiles([s.tpot_ms for s in good if s.tpot_ms is not None]),
+        ttft_ms=quantiles([s.ttft_ms for s in good if s.ttft_ms is not None]),
+        e2e_ms=quantiles([s.e2e_ms for s in good if s.e2e_ms is not None]),
+        output_tok_s=sum(outputs) / duration,
+        requests_per_s=len(good) / duration,
+        prompt_tokens_mean=math.fsum(prompts) / len(prompts) if prompts else None,
+        output_tokens_mean=math.fsum(outputs) / len(outputs) if outputs else None,
+        client_lag_p99_ms=quantile(lags, 0.99),
+        stamp="user" if any(s.stamp == "user" for s in samples) else "kernel",
+        errors=errors,
+    )

@@ -1,0 +1,173 @@
+"""What to improve, which limits must hold, and the judgement of one measurement."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field, field_validator, model_serializer, model_validator
+
+from autotune.domain.measurement import LevelMeasurement, Measurement, Trust
+from autotune.domain.value import Value
+
+_QUANTILES = {"": "mean", "_p50": "p50", "_p90": "p90", "_p99": "p99"}
+METRICS: tuple[str, ...] = (
+    *(f"{base}{q}_ms" for base in ("tpot", "ttft", "e2e") for q in _QUANTILES),
+    "output_tok_s",
+    "requests_per_s",
+    "error_rate",
+)
+"""Every metric that an SLA may name. `tpot_ms` is the mean over requests, `tpot_p99_ms` a percentile."""
+
+
+def metric(level: LevelMeasurement, name: str) -> float | None:
+    """The value of a metric at one level; None where it is undefined. Raises KeyError for an unknown name."""
+    match = re.fullmatch(r"(tpot|ttft|e2e)(|_p50|_p90|_p99)_ms", name)
+    if match:
+        quantiles = getattr(level, f"{match[1]}_ms")
+        return None if quantiles is None else float(getattr(quantiles, _QUANTILES[match[2]]))
+    if name in METRICS:
+        return float(getattr(level, name))
+    raise KeyError(name)
+
+
+class Limit(Value):
+    """One SLA limit, written `ttft_p99_ms <= 400` or `tpot_ms <= 12 at c8`; without a level it holds at all."""
+
+    metric: str
+    op: str
+    bound: float
+    level: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Limit:
+        """Raises ValueError with the allowed metrics or the form."""
+        form = r"\s*(\w+)\s*(<=|>=|==|<|>)\s*([-+0-9.eE]+)\s*(?:at\s+(c\d+))?\s*"
+        match = re.fullmatch(form, text)
+        if not match:
+            raise ValueError(f"{text!r} is not of the form 'metric <= number' or 'metric <= number at c8'")
+        if match[1] not in METRICS:
+            raise ValueError(f"unknown metric {match[1]}; allowed: {', '.join(METRICS)}")
+        try:
+            bound = float(match[3])
+        except ValueError:
+            raise ValueError(f"{match[3]!r} is not a number") from None
+        return cls(metric=match[1], op=match[2], bound=bound, level=match[4])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return cls.parse(value).model_dump() if isinstance(value, str) else value
+
+    @model_serializer
+    def _to_text(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.op} {self.bound:.12g}" + (f" at {self.level}" if self.level else "")
+
+    def excess(self, value: float) -> float:
+        """How far beyond the bound, relative to it; at most 0 where the limit holds."""
+        scale = abs(self.bound) or 1.0
+        if self.op == "==":
+            return abs(value - self.bound) / scale
+        beyond = value - self.bound if self.op in ("<=", "<") else self.bound - value
+        if beyond == 0 and self.op in ("<", ">"):
+            return math.ulp(scale) / scale
+        return beyond / scale
+
+
+class ObjectiveMetric(StrEnum):
+    """What a study may improve."""
+
+    TPOT = "tpot_ms"
+    THROUGHPUT = "output_tok_s"
+
+    @property
+    def maximise(self) -> bool:
+        return self is ObjectiveMetric.THROUGHPUT
+
+
+class Objective(Value):
+    """Weighted geometric mean of one metric over the load levels; a level without a weight counts 1."""
+
+    metric: ObjectiveMetric = ObjectiveMetric.TPOT
+    weights: dict[str, float] = Field(default_factory=dict)
+
+    @field_validator("weights")
+    @classmethod
+    def _positive(cls, weights: dict[str, float]) -> dict[str, float]:
+        if any(w < 0 for w in weights.values()) or (weights and not any(weights.values())):
+            raise ValueError("weights must not be negative, and one must be above 0")
+        return weights
+
+    def value(self, measurement: Measurement) -> float | None:
+        """The objective in its own unit; None where a level that counts has no value."""
+        total = 0.0
+        mass = 0.0
+        for name, level in measurement.levels.items():
+            weight = self.weights.get(name, 1.0)
+            value = metric(level, self.metric)
+            if weight == 0:
+                continue
+            if value is None or value <= 0:
+                return None
+            total += weight * math.log(value)
+            mass += weight
+        return math.exp(total / mass) if mass else None
+
+    def cost(self, value: float) -> float:
+        """On a log scale, lower is better: a difference of 0.01 is about 1 %."""
+        return -math.log(value) if self.metric.maximise else math.log(value)
+
+    def gain_pct(self, baseline: float, value: float) -> float:
+        """How much better than the baseline in percent of it; negative is worse."""
+        change = (value - baseline) / baseline * 100
+        return change if self.metric.maximise else -change
+
+
+class Margin(Value):
+    """One limit at one level: `excess` above 0 breaks it."""
+
+    limit: str
+    level: str
+    value: float | None
+    excess: float
+
+
+class Verdict(Value):
+    """The judgement of one measurement. Infeasible comes with reasons; `objective` may still be known."""
+
+    feasible: bool
+    objective: float | None
+    margins: tuple[Margin, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def worst_excess(self) -> float:
+        return max((m.excess for m in self.margins), default=0.0)
+
+
+def judge(measurement: Measurement, objective: Objective, sla: Sequence[Limit]) -> Verdict:
+    """Better numbers never turn feasible into infeasible; an undefined metric breaks its limit."""
+    margins: list[Margin] = []
+    for limit in sla:
+        for name, level in measurement.levels.items():
+            if limit.level in (None, name):
+                value = metric(level, limit.metric)
+                excess = 1.0 if value is None else limit.excess(value)
+                margins.append(Margin(limit=str(limit), level=name, value=value, excess=excess))
+    reasons = [
+        f"{m.limit} is broken at {m.level}: {'undefined' if m.value is None else f'{m.value:.4g}'}"
+        for m in margins
+        if m.excess > 0
+    ]
+    value = objective.value(measurement)
+    if value is None:
+        reasons.append(f"{objective.metric} is undefined")
+    if measurement.trust is Trust.INVALID:
+        reasons += [f"not trusted: {reason}" for reason in measurement.trust_reasons]
+    return Verdict(feasible=not reasons, objective=value, margins=tuple(margins), reasons=tuple(reasons))

@@ -1,0 +1,221 @@
+"""A search space: knobs, fixed settings, derived settings, rules, baseline and recipes of one stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from autotune.domain import expression
+from autotune.domain.candidate import Candidate
+from autotune.domain.knobs import SERVER, Knob, KnobValue, Landing
+from autotune.domain.value import Value
+from autotune.errors import InvalidCandidate, Problem
+
+MAX_PASSES = 10
+
+
+class FixedSetting(Value):
+    """A setting that every candidate of the space carries."""
+
+    lands: Landing
+    value: KnobValue
+    role: str = SERVER
+    about: str = ""
+
+
+class DerivedSetting(Value):
+    """A setting computed from knobs and facts, so that coupled things can't drift apart."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    lands: Landing
+    value: str
+    when: str | None = None
+    role: str = SERVER
+    about: str = ""
+    source: str = ""
+
+
+class Severity(StrEnum):
+    """What happens to a candidate that breaks the rule."""
+
+    REFUSE = "refuse"
+    REPAIR = "repair"
+    WARN = "warn"
+
+
+class Rule(Value):
+    """A named condition over knobs and facts. `change` maps a knob to the expression that mends it."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]*$")
+    severity: Severity
+    require: str
+    why: str
+    mend: str
+    source: str = ""
+    change: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _repair_changes_something(self) -> Rule:
+        if (self.severity is Severity.REPAIR) != bool(self.change):
+            raise ValueError("a rule of severity repair, and only such a rule, needs `change`")
+        return self
+
+
+class NamedCandidate(Value):
+    """A candidate that somebody reported, worth a launch of its own."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    values: dict[str, KnobValue]
+    about: str = ""
+    source: str = ""
+
+
+class Settled(Value):
+    """A proposal after conditions and rules: what will really be launched, and what was changed."""
+
+    candidate: Candidate
+    repairs: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class SearchSpace(Value):
+    """Everything that is known about one serving stack on one chip. Data, checked when it is made."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    engine: str
+    chip: str = ""
+    about: str
+    knobs: tuple[Knob, ...] = Field(min_length=1)
+    fixed: tuple[FixedSetting, ...] = ()
+    derived: tuple[DerivedSetting, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    baseline: dict[str, KnobValue]
+    recipes: tuple[NamedCandidate, ...] = ()
+
+    @field_validator("knobs", "derived", "rules", "recipes")
+    @classmethod
+    def _distinct_names(cls, items: tuple[Any, ...]) -> tuple[Any, ...]:
+        names = [item.name for item in items]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise ValueError(f"defined twice: {', '.join(twice)}")
+        return items
+
+    @model_validator(mode="after")
+    def _hangs_together(self) -> SearchSpace:
+        for where, text in self._expressions():
+            try:
+                expression.check(text)
+            except expression.ExpressionError as error:
+                raise ValueError(f"{where}: {error}") from error
+        for rule in self.rules:
+            for name in rule.change:
+                if name not in self.by_name:
+                    raise ValueError(f"rule {rule.name} changes an unknown knob {name}")
+        for where, values in [("baseline", self.baseline)] + [(f"recipe {r.name}", r.values) for r in self.recipes]:
+            problems = self.problems(values)
+            if problems:
+                raise ValueError(f"{where}: {problems[0]}")
+        return self
+
+    def _expressions(self) -> Iterator[tuple[str, str]]:
+        for knob in self.knobs:
+            if knob.when:
+                yield f"knob {knob.name}, when", knob.when
+        for setting in self.derived:
+            yield f"derived {setting.name}", setting.value
+            if setting.when:
+                yield f"derived {setting.name}, when", setting.when
+        for rule in self.rules:
+            yield f"rule {rule.name}, require", rule.require
+            for name, text in rule.change.items():
+                yield f"rule {rule.name}, change {name}", text
+
+    @property
+    def by_name(self) -> dict[str, Knob]:
+        return {knob.name: knob for knob in self.knobs}
+
+    def problems(self, values: Mapping[str, KnobValue]) -> list[Problem]:
+        """Unknown knobs and values out of range, all at once; empty when there are none."""
+        known = self.by_name
+        found: list[Problem] = []
+        for name, value in values.items():
+            if name not in known:
+                found.append(Problem(key=name, message="unknown knob", allowed=tuple(sorted(known))))
+            elif not known[name].contains(value):
+                text = f"{value!r} is not a value of this knob"
+                found.append(Problem(key=name, message=text, allowed=(known[name].describe(),)))
+        for name, knob in known.items():
+            if name not in values and not knob.unset and not knob.when:
+                text = "has no value and may not be left unset"
+                found.append(Problem(key=name, message=text, allowed=(knob.describe(),)))
+        return found
+
+    def complete(self, values: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
+        """The baseline with the given values on top: how recipes and files may be written short."""
+        return {**self.baseline, **values}
+
+    def is_active(self, knob: Knob, values: Mapping[str, KnobValue], facts: Mapping[str, Any]) -> bool:
+        """Whether the knob's condition holds for these values."""
+        return knob.when is None or expression.holds(knob.when, self._all(values), facts)
+
+    def settle(self, values: Mapping[str, KnobValue], facts: Mapping[str, Any]) -> Settled:
+        """Apply conditions and rules until nothing changes.
+
+        Raises InvalidCandidate for an unknown knob, a value out of range, or a broken rule of severity refuse.
+        """
+        problems = self.problems(values)
+        if problems:
+            raise InvalidCandidate("the candidate does not fit the space", problems)
+        current = self._all(values)
+        repairs: dict[str, None] = {}
+        for _ in range(MAX_PASSES):
+            before = dict(current)
+            for knob in self.knobs:
+                if not self.is_active(knob, current, facts):
+                    current[knob.name] = None
+                elif current[knob.name] is None and not knob.unset:
+                    current[knob.name] = self.baseline.get(knob.name)
+            for rule in self.rules:
+                if rule.severity is Severity.REPAIR and not self._kept(rule, current, facts):
+                    for name, text in rule.change.items():
+                        current[name] = _as_value(expression.evaluate(text, current, facts))
+                    repairs[rule.name] = None
+            if current == before:
+                break
+        else:
+            raise InvalidCandidate(
+                "the rules do not come to rest",
+                [Problem(key=r, message="repairs again and again") for r in repairs],
+            )
+        broken = [r for r in self.rules if not self._kept(r, current, facts)]
+        refused = [Problem(key=r.name, message=r.why, mend=r.mend) for r in broken if r.severity is Severity.REFUSE]
+        if refused:
+            raise InvalidCandidate("the candidate breaks a rule of the space", refused)
+        return Settled(
+            candidate=Candidate(values=current),
+            repairs=tuple(repairs),
+            warnings=tuple(f"{r.name}: {r.why}" for r in broken if r.severity is Severity.WARN),
+        )
+
+    def derived_values(self, candidate: Candidate, facts: Mapping[str, Any]) -> list[tuple[DerivedSetting, KnobValue]]:
+        """Every derived setting that applies, with its value."""
+        values = self._all(candidate.values)
+        found: list[tuple[DerivedSetting, KnobValue]] = []
+        for setting in self.derived:
+            if setting.when is None or expression.holds(setting.when, values, facts):
+                found.append((setting, _as_value(expression.evaluate(setting.value, values, facts))))
+        return found
+
+    def _all(self, values: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
+        return {knob.name: values.get(knob.name) for knob in self.knobs}
+
+    def _kept(self, rule: Rule, values: Mapping[str, KnobValue], facts: Mapping[str, Any]) -> bool:
+        return expression.holds(rule.require, values, facts)
+
+
+def _as_value(value: Any) -> KnobValue:
+    return tuple(value) if isinstance(value, list) else value

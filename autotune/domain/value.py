@@ -1,0 +1,11 @@
+"""The base of everything that crosses a boundary: process, HTTP, database."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Value(BaseModel):
+    """Frozen and equal by content; pickles, round-trips through JSON, rejects unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
