@@ -43,7 +43,7 @@ def assess(
         merged = sum(1 for s in good if s.coalesced)
         if merged > COALESCED_SHARE * len(good):
             warn.append(
-                f"{name}: {merged} of {len(good)} first tokens were read together with later ones, TTFT is an upper bound"
+                f"{name}: {merged} of {len(good)} first tokens came in one read with later ones, TTFT is a bound"
             )
         if level.stamp == "user" and level.client_lag_p99_ms > USER_LAG_MS:
             warn.append(f"{name}: arrival times are from user space and up to {level.client_lag_p99_ms:.1f} ms late")

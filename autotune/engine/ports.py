@@ -41,6 +41,9 @@ class TrialFilter(Value):
     feasible: bool | None = None
 
 
+ANY_TRIAL = TrialFilter()
+
+
 class Page(Value, Generic[T]):
     """A slice of a list and the length of the whole."""
 
@@ -112,7 +115,7 @@ class StudyStore(Protocol):
         ...
 
     def trials(
-        self, study_id: int, where: TrialFilter = TrialFilter(), offset: int = 0, limit: int | None = None
+        self, study_id: int, where: TrialFilter = ANY_TRIAL, offset: int = 0, limit: int | None = None
     ) -> Page[Trial]:
         """By number, ascending. Raises NotFound for an unknown study."""
         ...
