@@ -60,7 +60,7 @@ class Limit(Value):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        return cls.parse(value).model_dump() if isinstance(value, str) else value
+        return dict(cls.parse(value)) if isinstance(value, str) else value
 
     @model_serializer
     def _to_text(self) -> str:

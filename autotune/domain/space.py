@@ -94,6 +94,7 @@ class SearchSpace(Value):
     rules: tuple[Rule, ...] = ()
     baseline: dict[str, KnobValue]
     recipes: tuple[NamedCandidate, ...] = ()
+    hold: dict[str, KnobValue] = Field(default_factory=dict)
 
     @field_validator("knobs", "derived", "rules", "recipes")
     @classmethod
@@ -155,8 +156,15 @@ class SearchSpace(Value):
         return found
 
     def complete(self, values: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
-        """The baseline with the given values on top: how recipes and files may be written short."""
-        return {**self.baseline, **values}
+        """The baseline with the given values on top: how recipes and files may be written short.
+
+        Knobs that are held keep their value whatever is given.
+        """
+        return {**self.baseline, **values, **self.hold}
+
+    def free_knobs(self) -> list[Knob]:
+        """The knobs that a search may turn."""
+        return [knob for knob in self.knobs if knob.name not in self.hold]
 
     def is_active(self, knob: Knob, values: Mapping[str, KnobValue], facts: Mapping[str, Any]) -> bool:
         """Whether the knob's condition holds for these values."""

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pydantic import Field, StrictInt, model_validator
 
 from autotune.domain.deployment import NAME, Deployment
+from autotune.domain.knobs import KnobValue
 from autotune.domain.objective import Limit, Objective
 from autotune.domain.trial import StudyPhase
 from autotune.domain.value import Value
@@ -33,7 +34,11 @@ class Confirmation(Value):
 
 
 class StudySpec(Value):
-    """What was asked, as written in a study file."""
+    """What was asked, as written in a study file.
+
+    `baseline` is laid over the space's own: what the user runs today. `hold` keeps knobs at a value in every
+    candidate, so that they are not searched; `null` holds a knob unset.
+    """
 
     name: str = Field(pattern=NAME)
     space: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
@@ -47,6 +52,8 @@ class StudySpec(Value):
     gate_launches: StrictInt = Field(default=3, ge=2, le=20)
     confirmation: Confirmation = Confirmation()
     recipes: bool = True
+    baseline: dict[str, KnobValue] = Field(default_factory=dict)
+    hold: dict[str, KnobValue] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _consistent(self) -> StudySpec:

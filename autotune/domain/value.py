@@ -6,6 +6,9 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Value(BaseModel):
-    """Frozen and equal by content; pickles, round-trips through JSON, rejects unknown keys."""
+    """Frozen and equal by content; pickles, round-trips through JSON, rejects unknown keys.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Infinity and NaN are refused: JSON has no word for them, so a stored value could not be read again.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -136,6 +136,10 @@ class StudyStore(Protocol):
         """Give the lease back; nothing happens when it is not ours."""
         ...
 
+    def lease_owner(self, name: str) -> str | None:
+        """Who holds the lease now; None when nobody does or it has run out."""
+        ...
+
 
 class Proposer(Protocol):
     """Chooses what to try next in the search phase. Its state is nothing but the trials it was told."""

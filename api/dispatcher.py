@@ -1,0 +1,93 @@
+"""The dispatcher process: holds the search and the executor, never serves HTTP.
+
+A Ray driver ends its own process 60 s after the cluster's head is gone; so it must not live in the api.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import structlog
+
+from api.data_directory import DataDirectory
+from api.logs import log_to_stderr
+from autotune.engine.clock import SystemClock
+from autotune.engine.dispatch import LEASE_S, Dispatcher
+from autotune.engine.ports import TrialExecutor
+from autotune.errors import Unavailable
+from autotune.proposers.tpe import TpeSource
+from autotune.storage.sql_store import open_store
+from workers.local_executor import LocalExecutor
+
+log = structlog.get_logger("dispatcher")
+
+RETRY_S = 1.0
+
+
+def executor_for(kind: str, data: DataDirectory, slots: int, ray_address: str | None) -> TrialExecutor:
+    """The executor by its name; `ray` needs the address of a running head."""
+    if kind == "local":
+        return LocalExecutor(data.attempts, data.templates, slots)
+    from workers.ray_executor import RayExecutor  # noqa: PLC0415  importing ray takes two seconds
+
+    if ray_address is None:
+        raise Unavailable("the ray executor needs --ray-address")
+    return RayExecutor(ray_address, data.attempts, data.templates)
+
+
+def run(dispatcher: Dispatcher, stopping: threading.Event) -> None:
+    """Turn until told to stop; a lost lease or an absent store is waited for."""
+    waiting = False
+    while not stopping.is_set():
+        try:
+            if not dispatcher.hold():
+                if not waiting:
+                    log.info("another dispatcher holds the lease; waiting", at_most_s=LEASE_S)
+                waiting = True
+                stopping.wait(RETRY_S)
+                continue
+            if waiting:
+                log.info("took over the lease")
+                waiting = False
+            dispatcher.turn()
+        except Unavailable as error:
+            log.warning("waiting", reason=error.message)
+            stopping.wait(RETRY_S)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m api.dispatcher", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--database", help="SQLAlchemy URL; default: SQLite in the data directory")
+    parser.add_argument("--executor", choices=["ray", "local"], default="ray")
+    parser.add_argument("--ray-address")
+    parser.add_argument("--slots", type=int, default=1, help="trials at a time on this host")
+    args = parser.parse_args()
+    log_to_stderr()
+    data = DataDirectory(args.data).prepare()
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    dispatcher = Dispatcher(
+        open_store(args.database or data.database_url),
+        executor_for(args.executor, data, args.slots, args.ray_address),
+        TpeSource(),
+        SystemClock(),
+        owner=f"{socket.gethostname()}-{os.getpid()}",
+        report=log.info,
+    )
+    log.info("dispatcher ready", executor=args.executor, slots=args.slots, pid=os.getpid())
+    run(dispatcher, stopping)
+    dispatcher.stop()
+    log.info("dispatcher stopped")
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""One study in motion: decides, commits, dispatches, collects, judges, commits once, tells."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from autotune.domain.deployment import facts
+from autotune.domain.failure import Failure, FailureClass, Phase
+from autotune.domain.job import TrialJob, TrialOutcome
+from autotune.domain.knobs import KnobValue
+from autotune.domain.launch_plan import render
+from autotune.domain.objective import judge
+from autotune.domain.space import Settled
+from autotune.domain.study import Study
+from autotune.domain.trial import MAX_ATTEMPTS, NewTrial, StudyPhase, Trial, TrialState
+from autotune.engine.ports import Clock, Proposer, ProposerSource, StudyStore, TrialExecutor
+from autotune.engine.study_plan import Finish, Launch, Search, StudyProgress, Wait, next_step
+from autotune.errors import Conflict, InvalidCandidate, TrialAlreadyFinished, Unavailable
+
+# A search that proposes only what the rules refuse must come to an end: a peer's loop never did.
+MAX_REFUSALS = 50
+
+
+def attempt_uid(study: Study, number: int, attempt: int) -> str:
+    """The name of an attempt, unique for ever: actor, folder and process marker carry it."""
+    return f"{study.uid}-{number}-{attempt}"
+
+
+class StudyLoop:
+    """Everything that it knows beside its proposer can be rebuilt from the store. Not thread-safe."""
+
+    def __init__(
+        self, study: Study, store: StudyStore, executor: TrialExecutor, proposers: ProposerSource, clock: Clock
+    ) -> None:
+        self._study = study
+        self._store = store
+        self._executor = executor
+        self._clock = clock
+        self._space = store.space_of(study.id)
+        self._facts = facts(study.spec.deployment, study.spec.workload)
+        self._trials: dict[int, Trial] = {t.number: t for t in store.trials(study.id).items}
+        self._proposer: Proposer = proposers.proposer(study, self._space, list(self._trials.values()))
+        self._skipped: set[str] = set()
+        self._exhausted = False
+        self._recover()
+
+    @property
+    def study(self) -> Study:
+        return self._study
+
+    def _recover(self) -> None:
+        """Take over what an earlier dispatcher left running; what left no trace was never launched."""
+        for trial in list(self._trials.values()):
+            if trial.state is TrialState.RUNNING and not self._executor.adopt(self._job(trial)):
+                text = "no trace of the attempt is left after a restart of the dispatcher"
+                self._lose(trial, Failure(phase=Phase.PLACE, failure_class=FailureClass.INFRASTRUCTURE, summary=text))
+
+    def advance(self, room: int) -> int:
+        """Start up to `room` attempts; gives how many were started. The study may be finished afterwards."""
+        started = 0
+        while started < room and self._flying() < self._study.spec.parallel_trials:
+            trial = next((t for t in self._trials.values() if t.state is TrialState.WAITING), None) or self._next()
+            if trial is None or not self._dispatch(trial):
+                break
+            started += 1
+        return started
+
+    def ingest(self, outcome: TrialOutcome) -> None:
+        """Store an outcome once; a second one for the same trial changes nothing."""
+        trial = self._by_uid(outcome.uid)
+        if trial is None or trial.state is not TrialState.RUNNING:
+            return
+        failure = outcome.failure
+        if failure is not None and not failure.failure_class.blames_candidate and trial.attempt < MAX_ATTEMPTS:
+            self._lose(trial, failure)
+            return
+        spec = self._study.spec
+        verdict = judge(outcome.measurement, spec.objective, spec.sla) if outcome.measurement else None
+        try:
+            done = self._store.finish_trial(self._study.id, trial.number, trial.attempt, outcome, verdict)
+        except TrialAlreadyFinished:
+            done = self._store.trial(self._study.id, trial.number)
+        self._trials[trial.number] = done
+        self._proposer.tell(done)
+
+    def suspend(self) -> None:
+        """End every attempt in flight and keep its trial for later: the service is being stopped."""
+        text = "the service was stopped"
+        failure = Failure(phase=Phase.STOP, failure_class=FailureClass.INFRASTRUCTURE, summary=text)
+        for trial in list(self._trials.values()):
+            if trial.state is TrialState.RUNNING:
+                self._executor.cancel(attempt_uid(self._study, trial.number, trial.attempt))
+                self._lose(trial, failure)
+
+    def cancel(self) -> None:
+        """End every attempt in flight: the study is no longer running."""
+        for trial in self._store.trials(self._study.id).items:
+            if not trial.state.is_finished:
+                if trial.attempt:
+                    self._executor.cancel(attempt_uid(self._study, trial.number, trial.attempt))
+                self._trials[trial.number] = self._store.cancel_trial(self._study.id, trial.number)
+
+    def _flying(self) -> int:
+        return sum(t.state is TrialState.RUNNING for t in self._trials.values())
+
+    def _by_uid(self, uid: str) -> Trial | None:
+        return next((t for t in self._trials.values() if attempt_uid(self._study, t.number, t.attempt) == uid), None)
+
+    def _next(self) -> Trial | None:
+        """Commit the next trial; None when there is nothing to start now. Finishes the study at its end."""
+        while True:
+            progress = StudyProgress(now=self._clock.now(), skipped=frozenset(self._skipped), exhausted=self._exhausted)
+            step = next_step(self._study.spec, self._space, list(self._trials.values()), progress)
+            match step:
+                case Wait():
+                    return None
+                case Finish():
+                    self._study = self._store.finish_study(self._study.id, step.state, step.finding)
+                    return None
+                case Launch():
+                    try:
+                        settled = self._space.settle(step.values, self._facts)
+                    except InvalidCandidate:
+                        self._skipped.add(step.label)
+                        continue
+                    return self._commit(step.phase, step.label, step.values, settled)
+                case Search():
+                    trial = self._propose()
+                    if trial is not None:
+                        return trial
+                    self._exhausted = True
+
+    def _propose(self) -> Trial | None:
+        for _ in range(MAX_REFUSALS):
+            values = self._proposer.ask()
+            if values is None:
+                return None
+            try:
+                settled = self._space.settle(self._space.complete(values), self._facts)
+            except InvalidCandidate:
+                continue
+            trial = self._commit(StudyPhase.SEARCH, "search", values, settled)
+            self._proposer.pending(trial)
+            return trial
+        return None
+
+    def _commit(self, phase: StudyPhase, label: str, values: Mapping[str, KnobValue], settled: Settled) -> Trial:
+        if phase is not self._study.phase:
+            self._store.set_phase(self._study.id, phase)
+            self._study = self._store.study(self._study.id)
+        new = NewTrial(
+            phase=phase,
+            label=label,
+            proposal=dict(values),
+            candidate=settled.candidate,
+            plan=render(self._space, settled.candidate, self._facts),
+            repairs=settled.repairs,
+            warnings=settled.warnings,
+        )
+        trial = self._store.add_trial(self._study.id, new)
+        self._trials[trial.number] = trial
+        return trial
+
+    def _dispatch(self, trial: Trial) -> bool:
+        uid = attempt_uid(self._study, trial.number, trial.attempt + 1)
+        try:
+            running = self._store.start_attempt(self._study.id, trial.number, uid)
+        except Conflict:
+            # Cancelled in the meantime, by the API.
+            self._trials[trial.number] = self._store.trial(self._study.id, trial.number)
+            return False
+        self._trials[trial.number] = running
+        try:
+            self._executor.submit(self._job(running))
+        except Unavailable as error:
+            self._lose(
+                running,
+                Failure(phase=Phase.PLACE, failure_class=FailureClass.INFRASTRUCTURE, summary=error.message),
+            )
+            return False
+        return True
+
+    def _lose(self, trial: Trial, failure: Failure) -> None:
+        self._trials[trial.number] = self._store.lose_attempt(self._study.id, trial.number, trial.attempt, failure)
+
+    def _job(self, trial: Trial) -> TrialJob:
+        spec = self._study.spec
+        uid = attempt_uid(self._study, trial.number, trial.attempt)
+        # The same trial is offered the same prompts in every attempt, another trial other ones.
+        digest = hashlib.sha256(f"{spec.seed}/{self._study.uid}/{trial.number}".encode()).digest()
+        return TrialJob(
+            uid=uid,
+            study_id=self._study.id,
+            trial_number=trial.number,
+            attempt=trial.attempt,
+            deployment=spec.deployment,
+            plan=trial.plan,
+            workload=spec.workload,
+            seed=int.from_bytes(digest[:4], "big") & 0x7FFFFFFF,
+        )
