@@ -131,7 +131,6 @@ class TpeProposer:
             multivariate=True,
             group=False,
             constant_liar=True,
-            warn_independent_sampling=False,
         )
 
 

@@ -1,0 +1,181 @@
+"""What the API sends where a domain value is not sent as it is."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from autotune.domain.candidate import Candidate
+from autotune.domain.failure import FailureClass, Phase
+from autotune.domain.knobs import KnobValue
+from autotune.domain.measurement import Quantiles, Trust
+from autotune.domain.space import SearchSpace
+from autotune.domain.template import LaunchTemplate
+from autotune.domain.trial import StudyPhase, Trial, TrialState
+from autotune.domain.value import Value
+from autotune.engine.overview import StudyOverview
+
+Changes = dict[str, tuple[KnobValue, KnobValue]]
+"""Knob to (the baseline's value, this candidate's); null stands for unset."""
+
+
+class StudyList(Value):
+    """A slice of the studies, newest first."""
+
+    items: tuple[StudyOverview, ...]
+    total: int
+    offset: int
+    limit: int
+
+
+class FailureLine(Value):
+    """A failure without its log."""
+
+    phase: Phase
+    failure_class: FailureClass
+    summary: str
+
+
+class VerdictLine(Value):
+    """A verdict without its margins."""
+
+    feasible: bool
+    objective: float | None
+    reasons: tuple[str, ...]
+
+
+class TrialLine(Value):
+    """A trial in a list: means by load level, no plan, no log. Times of requests in ms."""
+
+    study_id: int
+    number: int
+    state: TrialState
+    phase: StudyPhase
+    label: str
+    attempt: int
+    changes: Changes
+    verdict: VerdictLine | None
+    failure: FailureLine | None
+    trust: Trust | None
+    tpot_ms: dict[str, float | None]
+    ttft_ms: dict[str, float | None]
+    output_tok_s: dict[str, float]
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class TrialList(Value):
+    """A slice of a study's trials, by number."""
+
+    items: tuple[TrialLine, ...]
+    total: int
+    offset: int
+    limit: int
+
+
+class TrialDetail(Trial):
+    """A trial with its difference from the baseline."""
+
+    changes: Changes
+
+
+class SpaceLine(Value):
+    """A search space in a list."""
+
+    name: str
+    engine: str
+    chip: str
+    about: str
+    knobs: int
+    recipes: int
+
+
+class TemplateLine(Value):
+    """A launch template: what a study may name. Paths and commands stay on the host."""
+
+    name: str
+    engine: str
+    about: str
+    models: tuple[str, ...]
+    simulated: bool
+
+
+class Part(Value):
+    """One part that the service needs; `reason` says what is wrong with it."""
+
+    ok: bool
+    reason: str
+
+
+class Health(Value):
+    """The process answers."""
+
+    status: str
+
+
+class Readiness(Value):
+    """Whether a study that is created now will be worked on."""
+
+    ready: bool
+    parts: dict[str, Part]
+
+
+def trial_line(trial: Trial, baseline: Candidate) -> TrialLine:
+    """The line of a trial in a list."""
+    levels = {} if trial.measurement is None else trial.measurement.levels
+    verdict = trial.verdict
+    failure = trial.failure
+    return TrialLine(
+        study_id=trial.study_id,
+        number=trial.number,
+        state=trial.state,
+        phase=trial.phase,
+        label=trial.label,
+        attempt=trial.attempt,
+        changes=baseline.difference(trial.candidate),
+        verdict=None
+        if verdict is None
+        else VerdictLine(feasible=verdict.feasible, objective=verdict.objective, reasons=verdict.reasons),
+        failure=None
+        if failure is None
+        else FailureLine(phase=failure.phase, failure_class=failure.failure_class, summary=failure.summary),
+        trust=None if trial.measurement is None else trial.measurement.trust,
+        tpot_ms={name: _mean(level.tpot_ms) for name, level in levels.items()},
+        ttft_ms={name: _mean(level.ttft_ms) for name, level in levels.items()},
+        output_tok_s={name: level.output_tok_s for name, level in levels.items()},
+        created_at=trial.created_at,
+        started_at=trial.started_at,
+        finished_at=trial.finished_at,
+    )
+
+
+def trial_detail(trial: Trial, baseline: Candidate) -> TrialDetail:
+    """The whole trial."""
+    return TrialDetail(**dict(trial), changes=baseline.difference(trial.candidate))
+
+
+def space_line(space: SearchSpace) -> SpaceLine:
+    """The line of a space in a list."""
+    return SpaceLine(
+        name=space.name,
+        engine=space.engine,
+        chip=space.chip,
+        about=space.about,
+        knobs=len(space.knobs),
+        recipes=len(space.recipes),
+    )
+
+
+def template_line(template: LaunchTemplate) -> TemplateLine:
+    """What may be told about a template."""
+    return TemplateLine(
+        name=template.name,
+        engine=template.engine,
+        about=template.about,
+        models=tuple(sorted(template.models)),
+        simulated=template.simulated,
+    )
+
+
+def _mean(quantiles: Quantiles | None) -> float | None:
+    return None if quantiles is None else quantiles.mean

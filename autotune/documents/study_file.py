@@ -1,0 +1,93 @@
+"""Study files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from autotune.documents.problems import problems_of
+from autotune.documents.value_file import read_value
+from autotune.documents.yaml_text import Document, KeyPath, dotted
+from autotune.domain.objective import Limit
+from autotune.domain.study import StudySpec
+from autotune.errors import InvalidStudy, Problem
+
+# A study that is right whatever stands in the parts under test.
+_NEUTRAL: Mapping[str, Any] = {
+    "name": "neutral",
+    "space": "neutral",
+    "deployment": {"template": "neutral", "model": "neutral"},
+    "workload": {"prompt_tokens": 1, "output_tokens": 2, "levels": [{"concurrency": 1, "requests": 1}]},
+    "budget": {"trials": 100_000, "wall_time_s": 1},
+}
+
+
+def read_study(text: str, file: str | None = None) -> StudySpec:
+    """The study that a file asks for. Raises InvalidStudy with everything that is wrong, at once.
+
+    Whether the space, template and model exist, only the server knows.
+    """
+    return read_value(StudySpec, text, file, InvalidStudy, cross_check=_parts_against_each_other)
+
+
+def _parts_against_each_other(document: Document) -> list[Problem]:
+    """StudySpec's own checks of parts against each other, asked for a few parts at a time.
+
+    A StudySpec stops at the first such complaint, and says none while any other part is wrong.
+    """
+    if not isinstance(document.data, dict):
+        return []
+    found: list[Problem] = []
+    for path, parts in _groups(document.data):
+        try:
+            StudySpec.model_validate({**_NEUTRAL, **parts})
+        except ValidationError as error:
+            details = [d for d in error.errors(include_url=False) if not d["loc"]]
+            for problem in problems_of(details, document, StudySpec):
+                found.append(replace(problem, key=dotted(path), line=document.line_of(path)))
+    return found + _limits_that_are_no_text(document)
+
+
+def _groups(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
+    spent = {key: data[key] for key in ("budget", "gate_launches", "confirmation") if key in data}
+    yield ("budget", "trials"), spent
+    workload = _same_levels(data.get("workload"))
+    if not workload:
+        return
+    objective = data.get("objective")
+    weights = objective.get("weights") if isinstance(objective, dict) else None
+    for level in weights if isinstance(weights, dict) else ():
+        yield ("objective", "weights", level), {**workload, "objective": {"weights": {level: 1.0}}}
+    limits = data.get("sla")
+    for index, limit in enumerate(limits if isinstance(limits, list) else ()):
+        yield ("sla", index), {**workload, "sla": [limit]}
+
+
+def _same_levels(workload: Any) -> dict[str, Any]:
+    """A workload without other faults that has the levels which can be read; empty when none can."""
+    items = workload.get("levels") if isinstance(workload, dict) else None
+    listed = [item.get("concurrency") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    known = dict.fromkeys(c for c in listed if type(c) is int and c > 0)
+    levels = [{"concurrency": concurrency, "requests": 1} for concurrency in known]
+    return {"workload": {**_NEUTRAL["workload"], "levels": levels}} if levels else {}
+
+
+def _limits_that_are_no_text(document: Document) -> list[Problem]:
+    """A limit given part by part must come to one that could be written."""
+    limits = document.data.get("sla")
+    found: list[Problem] = []
+    for index, limit in enumerate(limits if isinstance(limits, list) else ()):
+        if isinstance(limit, dict):
+            try:
+                Limit.parse(str(Limit.model_validate(limit)))
+            except ValidationError:
+                continue  # reported by the study itself
+            except ValueError:
+                mend = "write it as text, for example ttft_p99_ms <= 400"
+                path = ("sla", index)
+                line = document.line_of(path)
+                found.append(Problem(dotted(path), "is no limit", mend, line=line, file=document.file))
+    return found

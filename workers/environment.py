@@ -1,0 +1,94 @@
+"""The environment of everything that an attempt starts, built from nothing.
+
+A worker's own environment never reaches a server: it carries the cluster's token, proxies, and settings that
+a search would otherwise have to guess (Ray sets OMP_NUM_THREADS=1 for its workers).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from autotune.domain.job import TrialJob
+from autotune.domain.launch_plan import RolePlan
+from autotune.domain.template import LaunchTemplate, RoleTemplate, fill, is_denied_env
+from autotune.errors import InvalidCandidate, Problem
+from workers.attempt_files import AttemptFiles
+from workers.host_templates import library_path
+from workers.marked_processes import ATTEMPT_VARIABLE, ROOT_VARIABLE
+
+LONGEST_VALUE = 4096
+ASCEND_ENGINES = frozenset({"vllm-ascend", "sglang-ascend"})
+
+_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
+_DEVICE_LOGS = "ASCEND_PROCESS_LOG_PATH"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def base_environment(files: AttemptFiles) -> dict[str, str]:
+    """What every process of the attempt gets: a search path, a locale, private folders and the marks."""
+    python_folder = str(Path(sys.executable).parent)
+    search_path = os.defpath.split(os.pathsep)
+    if python_folder not in search_path:
+        search_path.insert(0, python_folder)
+    return {
+        "PATH": os.pathsep.join(search_path),
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8",
+        "HOME": str(files.home),
+        "TMPDIR": str(files.tmp),
+        ATTEMPT_VARIABLE: files.uid,
+        ROOT_VARIABLE: files.root_text,
+    }
+
+
+def role_environment(
+    job: TrialJob, template: LaunchTemplate, role: RoleTemplate, plan: RolePlan, places: Mapping[str, str]
+) -> dict[str, str]:
+    """What a server gets on top of the base: the template's variables, the plan's, devices and libraries.
+
+    Raises InvalidCandidate with every entry of the plan that is refused, InvalidTemplate for a library that
+    is not on this host.
+    """
+    env = {name: fill(value, places) for name, value in role.env.items()}
+    if template.engine in ASCEND_ENGINES:
+        env[_DEVICES] = device_list(job)
+        env.setdefault(_DEVICE_LOGS, fill("{trial_dir}/plog", places))
+    problems = [problem for name, value in plan.env.items() if (problem := _refusal(name, value))]
+    problems += [
+        Problem(key=f"argv[{i}]", message="holds a NUL byte") for i, word in enumerate(plan.argv) if "\0" in word
+    ]
+    for name in plan.preload:
+        if name not in template.libraries:
+            known = tuple(sorted(template.libraries))
+            problems.append(
+                Problem(key="preload", message=f"template {template.name} has no library {name}", allowed=known)
+            )
+    if problems:
+        raise InvalidCandidate("the launch plan holds settings that are refused", problems)
+    env |= plan.env
+    if plan.preload:
+        paths = [str(library_path(template, name)) for name in plan.preload]
+        env["LD_PRELOAD"] = ":".join([*paths, *filter(None, [env.get("LD_PRELOAD")])])
+    return env
+
+
+def device_list(job: TrialJob) -> str:
+    """`0,1,2,3` for four devices."""
+    return ",".join(str(n) for n in range(job.deployment.devices))
+
+
+def _refusal(name: str, value: str) -> Problem | None:
+    key = f"env.{name}"
+    if not _NAME.fullmatch(name):
+        return Problem(key=key, message="is no name of an environment variable")
+    if is_denied_env(name) or name in {"LANG", "LC_ALL", "TMPDIR", _DEVICES, _DEVICE_LOGS}:
+        return Problem(key=key, message="may not be set by a search space", mend="set it in the launch template")
+    if any(c in value for c in "\0\n\r"):
+        return Problem(key=key, message="holds a line break or a NUL byte")
+    if len(value) > LONGEST_VALUE:
+        return Problem(key=key, message=f"is longer than {LONGEST_VALUE} characters")
+    return None

@@ -1,0 +1,166 @@
+"""Closed loop: a fixed number of streams, each of which sends its next request as soon as one has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import resource
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+
+import httpx
+
+from autotune.domain.measurement import RequestSample
+from autotune.domain.workload import LoadLevel
+from workers.load.prompts import WARM_UP, PromptSource
+from workers.load.recording import End, Recording
+from workers.load.spec import HostFacts, LoadProgress, LoadResult, LoadSpec
+from workers.load.stream import sample
+from workers.load.transport import RecordingTransport
+
+MAX_BODY_BYTES = 2 * 1024**3  # all requests of a level are encoded before its first one is sent
+HEARTBEAT_S = 0.01
+
+
+class TooMuchToHold(ValueError):
+    """The requests of one level do not fit into memory."""
+
+
+class Heartbeat:
+    """How late the event loop comes to its timers: the only measure of our lag where the kernel gives no times."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._at_ns: list[int] = []
+        self._late_ms: list[float] = []
+        self._due = loop.time() + HEARTBEAT_S
+        self._timer = loop.call_at(self._due, self._beat)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def worst_ms(self, start_ns: int = 0, end_ns: int = sys.maxsize) -> float:
+        """The longest delay between two monotonic times, with the beat behind them; 0 without any beat."""
+        low = bisect_left(self._at_ns, start_ns)
+        high = bisect_left(self._at_ns, end_ns) + 1
+        return max(self._late_ms[low:high], default=0.0)
+
+    def _beat(self) -> None:
+        now = self._loop.time()
+        self._at_ns.append(time.monotonic_ns())
+        self._late_ms.append(max(now - self._due, 0.0) * 1e3)
+        self._due = now + HEARTBEAT_S
+        self._timer = self._loop.call_at(self._due, self._beat)
+
+
+class ClosedLoop:
+    """Runs a spec against its endpoint. `tell` hears of every phase before it begins."""
+
+    def __init__(self, spec: LoadSpec, tell: Callable[[LoadProgress], None]) -> None:
+        self._spec = spec
+        self._tell = tell
+        self._prompts = PromptSource(spec)
+        self._transport = RecordingTransport()
+        self._url = httpx.URL(spec.base_url + self._prompts.path)
+        self._window_s = self._cpu_s = self._lag_ms = 0.0
+        self._switches = 0
+
+    async def run(self) -> LoadResult:
+        """Warm-up, then each level in order.
+
+        Failed requests are data. Raises httpx.UnsupportedProtocol, TooMuchToHold for a level, and OSError where
+        this host has no more sockets.
+        """
+        before = os.getloadavg()[0]
+        # The environment's proxies would take the place of our transport, and time limits are ours alone.
+        async with httpx.AsyncClient(
+            transport=self._transport,
+            timeout=None,  # noqa: S113  the limit of a request is on the whole of it, in _send
+            trust_env=False,
+            headers={"accept": "text/event-stream", "accept-encoding": "identity", "content-type": "application/json"},
+        ) as client:
+            self._tell(LoadProgress(phase="warm_up"))
+            warm_up = await self._level(client, WARM_UP, self._spec.warm_up)
+            self._window_s = self._cpu_s = self._lag_ms = 0.0
+            self._switches = 0
+            levels: dict[str, tuple[RequestSample, ...]] = {}
+            for level in self._spec.workload.levels:
+                self._tell(LoadProgress(phase="load", level=level.name))
+                levels[level.name] = await self._level(client, level.name, level)
+        host = HostFacts(
+            load_average_before=before,
+            load_average_after=os.getloadavg()[0],
+            cpu_s=self._cpu_s,
+            window_s=self._window_s,
+            involuntary_switches=self._switches,
+            loop_lag_max_ms=self._lag_ms,
+            uvloop=type(asyncio.get_running_loop()).__module__.startswith("uvloop"),
+        )
+        return LoadResult(warm_up=warm_up, levels=levels, host=host)
+
+    async def _level(self, client: httpx.AsyncClient, name: str, level: LoadLevel) -> tuple[RequestSample, ...]:
+        requests = self._encode(client, name, level.requests)
+        streams = min(level.concurrency, level.requests)
+        with contextlib.suppress(httpx.ConnectError):  # a dead server shows in every request
+            await self._transport.open(self._url, streams)
+        recordings = [Recording() for _ in requests]
+        waiting = iter(list(zip(requests, recordings, strict=True)))
+        heartbeat = Heartbeat(asyncio.get_running_loop())
+        with self._undisturbed():
+            start_ns = time.monotonic_ns()
+            async with asyncio.TaskGroup() as group:
+                for _ in range(streams):
+                    group.create_task(self._stream(client, waiting))
+        heartbeat.stop()
+        self._lag_ms = max(self._lag_ms, heartbeat.worst_ms())
+        return tuple(
+            sample(recording, index, start_ns, heartbeat.worst_ms(recording.send_ns, recording.end_ns))
+            for index, recording in enumerate(recordings)
+        )
+
+    def _encode(self, client: httpx.AsyncClient, name: str, count: int) -> Sequence[httpx.Request]:
+        found: list[httpx.Request] = []
+        held = 0
+        for body in self._prompts.bodies(name, count):
+            held += len(body)
+            if held > MAX_BODY_BYTES:
+                raise TooMuchToHold(
+                    f"the {count} requests of {name} take more than {MAX_BODY_BYTES >> 30} GiB; "
+                    "lower its requests or prompt_tokens"
+                )
+            found.append(client.build_request("POST", self._url, content=body))
+        return found
+
+    async def _stream(self, client: httpx.AsyncClient, waiting: Iterator[tuple[httpx.Request, Recording]]) -> None:
+        for request, recording in waiting:
+            request.extensions["recording"] = recording
+            try:
+                async with asyncio.timeout(self._spec.workload.request_timeout_s):
+                    response = await client.send(request, stream=True)
+                await response.aclose()
+            except TimeoutError:
+                recording.end = End.TIMEOUT
+            except (httpx.NetworkError, httpx.RemoteProtocolError):
+                continue  # the recording holds what came, and how it ended
+
+    @contextlib.contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """No garbage collection while it measures: a full one stops every stream for a tenth of a second."""
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self._window_s += time.monotonic() - start
+            after = resource.getrusage(resource.RUSAGE_SELF)
+            self._cpu_s += after.ru_utime + after.ru_stime - usage.ru_utime - usage.ru_stime
+            self._switches += after.ru_nivcsw - usage.ru_nivcsw
+            gc.enable()
+            gc.unfreeze()

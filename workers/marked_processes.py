@@ -1,0 +1,124 @@
+"""Find and end the processes of an attempt, whatever became of their parents. Standard library only.
+
+Two marks tell that a process belongs to an attempt:
+
+* its start environment holds `AUTOTUNE_ATTEMPT=<uid>` and `AUTOTUNE_ATTEMPTS_ROOT=<folder>`;
+* it has no terminal and its working directory lies inside the attempt's folder. Programs that write their
+  title over their environment (vLLM's engine processes do) lose the first mark and keep this one, and a
+  person who looks into the folder has a terminal.
+
+Both survive `setsid`, double forks and the death of every ancestor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator, Set
+from pathlib import Path
+from typing import NamedTuple
+
+ATTEMPT_VARIABLE = "AUTOTUNE_ATTEMPT"
+ROOT_VARIABLE = "AUTOTUNE_ATTEMPTS_ROOT"
+
+_PROC = Path("/proc")
+_GONE = (FileNotFoundError, ProcessLookupError, PermissionError)  # ended meanwhile, or another user's
+
+
+class ProcessStat(NamedTuple):
+    """The part of /proc/<pid>/stat that identifies a process; `started` in clock ticks since boot."""
+
+    state: str
+    parent: int
+    terminal: int
+    started: int
+
+
+def process_stat(pid: int) -> ProcessStat | None:
+    """None when there is no such process."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except (*_GONE, OSError):
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold blanks and brackets
+    return ProcessStat(state=fields[0], parent=int(fields[1]), terminal=int(fields[4]), started=int(fields[19]))
+
+
+def is_running(pid: int, started: int) -> bool:
+    """Whether this very process still runs: a later owner of the number has another start time."""
+    stat = process_stat(pid)
+    return stat is not None and stat.state not in "ZX" and stat.started == started
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir(_PROC) if name.isdigit())
+
+
+def attempt_of(pid: int, root: str) -> str | None:
+    """The uid of the attempt under `root` that the process belongs to; None for any other process."""
+    process = _PROC / str(pid)
+    try:
+        entries = (process / "environ").read_bytes().split(b"\0")
+        if f"{ROOT_VARIABLE}={root}".encode() in entries:
+            mark = f"{ATTEMPT_VARIABLE}=".encode()
+            return next((e[len(mark) :].decode("utf-8", "replace") for e in entries if e.startswith(mark)), None)
+        folder = os.readlink(process / "cwd").removesuffix(" (deleted)")
+    except (*_GONE, OSError):
+        return None
+    stat = process_stat(pid)
+    if stat is None or stat.terminal != 0 or not folder.startswith(f"{root}/"):
+        return None
+    return folder[len(root) + 1 :].split("/")[0]
+
+
+def marked(root: str, uid: str | None = None) -> dict[int, str]:
+    """Living processes of one attempt, or of every attempt under `root`: pid to uid."""
+    found = {}
+    for pid in _pids():
+        stat = process_stat(pid)
+        if stat is None or stat.state in "ZX":
+            continue
+        owner = attempt_of(pid, root)
+        if owner is not None and uid in (None, owner):
+            found[pid] = owner
+    return found
+
+
+def descendants(ancestor: int) -> set[int]:
+    """All living processes below one, by parent."""
+    children: dict[int, list[int]] = {}
+    for pid in _pids():
+        stat = process_stat(pid)
+        if stat is not None and stat.state not in "ZX":
+            children.setdefault(stat.parent, []).append(pid)
+    found: set[int] = set()
+    edge = [ancestor]
+    while edge:
+        below = children.get(edge.pop(), [])
+        found.update(below)
+        edge += below
+    return found
+
+
+def send(pids: Collection[int], number: signal.Signals) -> None:
+    """Signal each process that is still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def end_all(find: Callable[[], Set[int]], limit_s: float, wait: Callable[[float], None] = time.sleep) -> set[int]:
+    """SIGKILL what `find` finds until it finds nothing; returns what is left when `limit_s` is over.
+
+    It asks again after every round, since a dying tree may still fork. A process that sleeps
+    uninterruptibly in a driver stays, and is returned.
+    """
+    deadline = time.monotonic() + limit_s
+    while left := set(find()):
+        send(left, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return left
+        wait(0.02)
+    return set()

@@ -1,0 +1,60 @@
+"""From template and plan to the command lines of one attempt."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autotune.domain.job import LaunchedRole, TrialJob
+from autotune.domain.launch_plan import RolePlan
+from autotune.domain.template import LaunchTemplate, fill
+from autotune.errors import InvalidCandidate, Problem
+from workers.attempt_files import AttemptFiles
+from workers.environment import base_environment, device_list, role_environment
+from workers.host_templates import model_path
+
+OPEN_PLACES = ("host", "port", "trial_dir")  # an export fills these anew
+
+
+@dataclass(frozen=True, slots=True)
+class RoleCommand:
+    """What is run for one role, and the same as it goes into the provenance (not yet redacted)."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    launched: LaunchedRole
+
+
+def role_commands(
+    job: TrialJob, template: LaunchTemplate, files: AttemptFiles, host: str, ports: Mapping[str, int]
+) -> dict[str, RoleCommand]:
+    """One command for each role of the template.
+
+    Raises InvalidCandidate for a plan that this host refuses, InvalidTemplate for a model or a library that
+    is not here, NotFound for a model that the template does not know.
+    """
+    strangers = sorted(job.plan.roles.keys() - template.roles.keys())
+    if strangers:
+        known = tuple(sorted(template.roles))
+        raise InvalidCandidate(
+            f"template {template.name} has no such role",
+            [Problem(key=f"roles.{name}", message="unknown role", allowed=known) for name in strangers],
+        )
+    kept = {
+        "model": job.deployment.model,
+        "model_path": model_path(template, job.deployment.model),
+        "devices": device_list(job),
+        "python": sys.executable,
+    }
+    commands = {}
+    for name, role in template.roles.items():
+        plan = job.plan.roles.get(name, RolePlan())
+        places = kept | {"host": host, "port": str(ports[name]), "trial_dir": str(files.folder)}
+        shown = role_environment(job, template, role, plan, kept)
+        commands[name] = RoleCommand(
+            argv=(*(fill(word, places) for word in role.argv), *plan.argv),
+            env=base_environment(files) | role_environment(job, template, role, plan, places),
+            launched=LaunchedRole(argv=(*(fill(word, kept) for word in role.argv), *plan.argv), env=shown),
+        )
+    return commands
