@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
+from starlette.routing import Match, Mount
 
 from api.request_problems import problems_of_request
 from api.security_headers import SECURITY_HEADERS
@@ -89,8 +89,11 @@ def status_of(error: AutotuneError) -> HTTPStatus:
     return HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def install(app: FastAPI) -> None:
-    """Every exception of a route becomes an answer of the one form."""
+def install(app: FastAPI, page: Callable[[Request, str], Response]) -> None:
+    """Every exception of a route becomes an answer of the one form.
+
+    `page` makes the answer for a person who followed a wrong address with a browser.
+    """
 
     def refused(_: Request, error: Exception) -> Response:
         assert isinstance(error, AutotuneError)
@@ -107,6 +110,9 @@ def install(app: FastAPI) -> None:
     def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         headers = dict(error.headers or {})
+        wants_page = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
+        if error.status_code == HTTPStatus.NOT_FOUND and wants_page:
+            return page(request, "There is no such page.")
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             headers["Allow"] = ", ".join(_methods(app, request))
         phrase = HTTPStatus(error.status_code).phrase
@@ -130,9 +136,10 @@ def _count(problems: int) -> str:
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
     """The methods of every route of this path; the framework itself lists only the first route's."""
-    found: set[str] = set()
-    for route in app.routes:
-        match, _ = route.matches(request.scope)
-        if match is not Match.NONE:
-            found |= getattr(route, "methods", None) or set()
-    return sorted(found)
+
+    def answers(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(r.matches(scope)[0] is Match.FULL for r in app.routes if not isinstance(r, Mount))
+
+    # What is mounted are files.
+    return [m for m in ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT") if answers(m)] or ["GET", "HEAD"]

@@ -82,7 +82,8 @@ def _broken_expressions(parts: _Parts) -> Iterator[tuple[KeyPath, Problem]]:
 
 def _denied_env(parts: _Parts) -> Iterator[tuple[KeyPath, Problem]]:
     landings: list[tuple[KeyPath, Landing]] = [(path, knob.lands) for path, knob in parts.knobs]
-    landings += [(path, setting.lands) for path, setting in (*parts.fixed, *parts.derived)]
+    landings += [(path, fixed.lands) for path, fixed in parts.fixed]
+    landings += [(path, derived.lands) for path, derived in parts.derived]
     for path, lands in landings:
         if isinstance(lands, EnvVar | EnvFragment) and is_denied_env(lands.name):
             message = f"a space may not set {lands.name}"

@@ -104,7 +104,5 @@ def _in_package(text: str) -> Path:
 
 
 def _invalid(path: Path, problem: Problem) -> InvalidTemplate:
-    placed = Problem(
-        key=problem.key, message=problem.message, mend=problem.mend, line=problem.line, file=path.name
-    )
+    placed = Problem(key=problem.key, message=problem.message, mend=problem.mend, line=problem.line, file=path.name)
     return InvalidTemplate(f"{path.name} is no launch template", [placed])

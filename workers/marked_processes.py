@@ -53,7 +53,7 @@ def is_running(pid: int, started: int) -> bool:
 
 
 def _pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir(_PROC) if name.isdigit())
+    return (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
 
 
 def attempt_of(pid: int, root: str) -> str | None:
@@ -64,7 +64,7 @@ def attempt_of(pid: int, root: str) -> str | None:
         if f"{ROOT_VARIABLE}={root}".encode() in entries:
             mark = f"{ATTEMPT_VARIABLE}=".encode()
             return next((e[len(mark) :].decode("utf-8", "replace") for e in entries if e.startswith(mark)), None)
-        folder = os.readlink(process / "cwd").removesuffix(" (deleted)")
+        folder = str((process / "cwd").readlink()).removesuffix(" (deleted)")
     except (*_GONE, OSError):
         return None
     stat = process_stat(pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 MASK = "***"
 SHORTEST = 6  # replacing shorter values would mangle every other word of a log, and they guard nothing
@@ -23,7 +24,7 @@ def secret_values(environments: Iterable[Mapping[str, str]], commands: Iterable[
     """Every secret of these environments and argument lists, longest first."""
     found = {value for env in environments for name, value in env.items() if is_secret(name, value)}
     for argv in commands:
-        found.update(value for flag, value in zip(argv, argv[1:], strict=False) if _SECRET_FLAG.match(flag))
+        found.update(value for flag, value in pairwise(argv) if _SECRET_FLAG.match(flag))
         found.update(w.split("=", 1)[1] for w in argv if "=" in w and _SECRET_FLAG.match(w.split("=", 1)[0]))
     return tuple(sorted((v for v in found if len(v) >= SHORTEST), key=lambda v: (-len(v), v)))
 

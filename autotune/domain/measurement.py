@@ -4,7 +4,9 @@ Definitions (t_send: first byte written; a_i: arrival of content event i; N: com
 server counts them):
 
 * ttft = a_1 - t_send; role-only, empty and usage events never count
-* tpot = (a_last - a_1) / (N - 1); undefined for N < 2, and left out of means then
+* tpot = (a_last - a_1) / (N - 1); undefined for N < 2, and left out of means then. Where one read brought
+  several first events, the quotient is taken from the pace after that read; undefined when more than half of
+  the events, or all of them, came in it: a stream that arrives at once has no pace
 * e2e  = a_last - t_send
 * output_tok_s = completion tokens of good requests / (last arrival - first send) of the level
 * percentiles: linear interpolation (Hyndman and Fan 7), stored with their n
@@ -24,10 +26,13 @@ from autotune.domain.value import Value
 class RequestSample(Value):
     """One request as the load generator saw it.
 
-    `t_send_s` and `t_last_s` count from the start of its level. `stamp` says where arrival times come from:
+    `t_send_s` and `t_last_s` count from the start of its level; `t_last_s` of a failed request is when it
+    failed. `events` counts those with generated text. A request with an error has no times. `stamp` says where arrival times come from:
     the kernel, or user space where the kernel gives none. `client_lag_ms`: the largest delay between the
-    kernel's arrival time and our read. `coalesced`: the first event came in one read with later ones, so
-    that ttft is an upper bound. `error`: None for a request that ended as planned.
+    kernel's arrival time and our read; with user stamps the latest that the reader came to anything meanwhile.
+    `coalesced`: the first event came in one read with later ones, so that ttft is an upper bound. `error`: None
+    for a request that ended as planned, else a short class: `connect`, `timeout`, `reset`, `http_503`,
+    `stream_error` (an error inside a good answer), `truncated_stream` (no proper end), `protocol`.
     """
 
     index: int

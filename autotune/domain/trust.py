@@ -12,7 +12,11 @@ from autotune.domain.measurement import LevelMeasurement, Measurement, RequestSa
 from autotune.domain.workload import Workload
 
 COALESCED_SHARE = 0.10  # above it, TTFT is a bound and no value
+PACELESS_SHARE = 0.25  # above it, TPOT stands for a selection of the requests
 BUFFERED_SHARE = 0.50  # above it, a proxy or the server sent whole answers at once
+FAILED_SHARE = 0.01  # above it, those that were answered had an easier time than the level asks for
+PROMPT_DRIFT = 0.005  # a longer prompt costs more: trials with another length measure another load
+PROMPT_SLACK = 1  # tokens: a server may put a begin-of-text token in front
 USER_LAG_MS = 2.0  # with user-space stamps a reader later than this moves TPOT
 
 
@@ -28,18 +32,28 @@ def assess(
         if not good:
             invalid.append(f"{name}: no request ended as planned")
             continue
-        if level.tpot_ms is None or level.ttft_ms is None:
-            invalid.append(f"{name}: the stream gave no token times")
+        if level.failed:
+            text = f"{name}: {level.failed} of {level.sent} requests failed ({_counts(level.errors)})"
+            (invalid if level.error_rate > FAILED_SHARE else warn).append(text)
+        paceless = sum(1 for s in good if s.tpot_ms is None)
         if any(s.completion_tokens is None for s in good):
             invalid.append(f"{name}: the server reports no usage, token counts are unknown")
+        elif paceless > BUFFERED_SHARE * len(good):
+            invalid.append(f"{name}: whole answers arrive at once, TPOT means nothing")
+        elif paceless > PACELESS_SHARE * len(good):
+            invalid.append(f"{name}: {paceless} of {len(good)} answers have no TPOT")
+        if level.ttft_ms is None:
+            invalid.append(f"{name}: the answers hold no text, TTFT is unknown")
         short = sum(1 for s in good if s.completion_tokens not in (None, workload.output_tokens))
         if short:
             invalid.append(
                 f"{name}: {short} of {len(good)} answers differ from the asked {workload.output_tokens} tokens"
             )
-        bursts = sum(1 for s in good if s.events <= 1 and workload.output_tokens > 2)
-        if bursts > BUFFERED_SHARE * len(good):
-            invalid.append(f"{name}: whole answers arrive at once, TPOT means nothing")
+        prompt = level.prompt_tokens_mean
+        if prompt is not None and abs(prompt - workload.prompt_tokens) > max(
+            PROMPT_SLACK, PROMPT_DRIFT * workload.prompt_tokens
+        ):
+            warn.append(f"{name}: the server counts {prompt:g} tokens a prompt, {workload.prompt_tokens} were asked")
         merged = sum(1 for s in good if s.coalesced)
         if merged > COALESCED_SHARE * len(good):
             warn.append(
@@ -49,3 +63,7 @@ def assess(
             warn.append(f"{name}: arrival times are from user space and up to {level.client_lag_p99_ms:.1f} ms late")
     trust = Trust.INVALID if invalid else Trust.WARN if warn else Trust.OK
     return Measurement(levels={m.level: m for m in levels}, trust=trust, trust_reasons=(*invalid, *warn))
+
+
+def _counts(errors: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {error}" for error, count in errors.items())

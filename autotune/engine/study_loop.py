@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from datetime import timedelta
 
 from autotune.domain.deployment import facts
 from autotune.domain.failure import Failure, FailureClass, Phase
@@ -20,6 +21,8 @@ from autotune.errors import Conflict, InvalidCandidate, TrialAlreadyFinished, Un
 
 # A search that proposes only what the rules refuse must come to an end: a peer's loop never did.
 MAX_REFUSALS = 50
+# An executor that takes nothing is asked again after this time, not at every turn.
+UNAVAILABLE_S = 5
 
 
 def attempt_uid(study: Study, number: int, attempt: int) -> str:
@@ -43,6 +46,7 @@ class StudyLoop:
         self._proposer: Proposer = proposers.proposer(study, self._space, list(self._trials.values()))
         self._skipped: set[str] = set()
         self._exhausted = False
+        self._not_before = clock.now()
         self._recover()
 
     @property
@@ -59,6 +63,8 @@ class StudyLoop:
     def advance(self, room: int) -> int:
         """Start up to `room` attempts; gives how many were started. The study may be finished afterwards."""
         started = 0
+        if self._clock.now() < self._not_before:
+            return started
         while started < room and self._flying() < self._study.spec.parallel_trials:
             trial = next((t for t in self._trials.values() if t.state is TrialState.WAITING), None) or self._next()
             if trial is None or not self._dispatch(trial):
@@ -178,6 +184,7 @@ class StudyLoop:
                 running,
                 Failure(phase=Phase.PLACE, failure_class=FailureClass.INFRASTRUCTURE, summary=error.message),
             )
+            self._not_before = self._clock.now() + timedelta(seconds=UNAVAILABLE_S)
             return False
         return True
 

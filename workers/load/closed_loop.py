@@ -10,7 +10,8 @@ import resource
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import Self
 
 import httpx
 
@@ -25,6 +26,8 @@ from workers.load.transport import RecordingTransport
 MAX_BODY_BYTES = 2 * 1024**3  # all requests of a level are encoded before its first one is sent
 HEARTBEAT_S = 0.01
 
+Exchange = tuple[httpx.Request, Recording]
+
 
 class TooMuchToHold(ValueError):
     """The requests of one level do not fit into memory."""
@@ -37,10 +40,13 @@ class Heartbeat:
         self._loop = loop
         self._at_ns: list[int] = []
         self._late_ms: list[float] = []
-        self._due = loop.time() + HEARTBEAT_S
-        self._timer = loop.call_at(self._due, self._beat)
+        self._due_ns = 0
+        self._wait()
 
-    def stop(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._timer.cancel()
 
     def worst_ms(self, start_ns: int = 0, end_ns: int = sys.maxsize) -> float:
@@ -49,12 +55,16 @@ class Heartbeat:
         high = bisect_left(self._at_ns, end_ns) + 1
         return max(self._late_ms[low:high], default=0.0)
 
+    def _wait(self) -> None:
+        # Not the loop's own time: uvloop keeps it in whole ms.
+        self._due_ns = time.monotonic_ns() + int(HEARTBEAT_S * 1e9)
+        self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
+
     def _beat(self) -> None:
-        now = self._loop.time()
-        self._at_ns.append(time.monotonic_ns())
-        self._late_ms.append(max(now - self._due, 0.0) * 1e3)
-        self._due = now + HEARTBEAT_S
-        self._timer = self._loop.call_at(self._due, self._beat)
+        now = time.monotonic_ns()
+        self._at_ns.append(now)
+        self._late_ms.append(max(now - self._due_ns, 0) / 1e6)
+        self._wait()
 
 
 class ClosedLoop:
@@ -79,7 +89,7 @@ class ClosedLoop:
         # The environment's proxies would take the place of our transport, and time limits are ours alone.
         async with httpx.AsyncClient(
             transport=self._transport,
-            timeout=None,  # noqa: S113  the limit of a request is on the whole of it, in _send
+            timeout=httpx.Timeout(None),
             trust_env=False,
             headers={"accept": "text/event-stream", "accept-encoding": "identity", "content-type": "application/json"},
         ) as client:
@@ -103,27 +113,23 @@ class ClosedLoop:
         return LoadResult(warm_up=warm_up, levels=levels, host=host)
 
     async def _level(self, client: httpx.AsyncClient, name: str, level: LoadLevel) -> tuple[RequestSample, ...]:
-        requests = self._encode(client, name, level.requests)
+        exchanges = list(self._exchanges(client, name, level.requests))
         streams = min(level.concurrency, level.requests)
         with contextlib.suppress(httpx.ConnectError):  # a dead server shows in every request
             await self._transport.open(self._url, streams)
-        recordings = [Recording() for _ in requests]
-        waiting = iter(list(zip(requests, recordings, strict=True)))
-        heartbeat = Heartbeat(asyncio.get_running_loop())
-        with self._undisturbed():
+        waiting = iter(exchanges)
+        with Heartbeat(asyncio.get_running_loop()) as heartbeat, self._undisturbed():
             start_ns = time.monotonic_ns()
             async with asyncio.TaskGroup() as group:
                 for _ in range(streams):
                     group.create_task(self._stream(client, waiting))
-        heartbeat.stop()
         self._lag_ms = max(self._lag_ms, heartbeat.worst_ms())
         return tuple(
             sample(recording, index, start_ns, heartbeat.worst_ms(recording.send_ns, recording.end_ns))
-            for index, recording in enumerate(recordings)
+            for index, (_, recording) in enumerate(exchanges)
         )
 
-    def _encode(self, client: httpx.AsyncClient, name: str, count: int) -> Sequence[httpx.Request]:
-        found: list[httpx.Request] = []
+    def _exchanges(self, client: httpx.AsyncClient, name: str, count: int) -> Iterator[Exchange]:
         held = 0
         for body in self._prompts.bodies(name, count):
             held += len(body)
@@ -132,12 +138,12 @@ class ClosedLoop:
                     f"the {count} requests of {name} take more than {MAX_BODY_BYTES >> 30} GiB; "
                     "lower its requests or prompt_tokens"
                 )
-            found.append(client.build_request("POST", self._url, content=body))
-        return found
+            recording = Recording()
+            extensions = {"recording": recording}
+            yield client.build_request("POST", self._url, content=body, extensions=extensions), recording
 
-    async def _stream(self, client: httpx.AsyncClient, waiting: Iterator[tuple[httpx.Request, Recording]]) -> None:
+    async def _stream(self, client: httpx.AsyncClient, waiting: Iterator[Exchange]) -> None:
         for request, recording in waiting:
-            request.extensions["recording"] = recording
             try:
                 async with asyncio.timeout(self._spec.workload.request_timeout_s):
                     response = await client.send(request, stream=True)

@@ -14,6 +14,7 @@ import struct
 import sys
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 
@@ -28,7 +29,7 @@ _TIMESPEC = struct.Struct("@ll")
 _CONTROL_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 
 Origin = tuple[str, int]
-_Address = tuple[int, tuple[str, int] | tuple[str, int, int, int]]
+_Address = tuple[int, tuple[Any, ...]]  # family, and what a socket of it connects to
 
 
 class RecordingTransport(httpx.AsyncBaseTransport):

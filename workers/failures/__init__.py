@@ -1,0 +1,1 @@
+"""Why servers fail: a catalogue of signatures, and the rules that read it."""
