@@ -23,6 +23,7 @@ from workers.marked_processes import ATTEMPT_VARIABLE, ROOT_VARIABLE
 LONGEST_VALUE = 4096
 ASCEND_ENGINES = frozenset({"vllm-ascend", "sglang-ascend"})
 
+_PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 _DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
 _DEVICE_LOGS = "ASCEND_PROCESS_LOG_PATH"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -43,6 +44,11 @@ def base_environment(files: AttemptFiles) -> dict[str, str]:
         ATTEMPT_VARIABLE: files.uid,
         ROOT_VARIABLE: files.root_text,
     }
+
+
+def program_environment(files: AttemptFiles) -> dict[str, str]:
+    """For our own programs around the server: the base, and where this package lies."""
+    return {**base_environment(files), "PYTHONPATH": str(_PACKAGE_ROOT)}
 
 
 def role_environment(

@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,13 +28,12 @@ from pydantic import ValidationError
 from autotune.domain.failure import Failure, FailureClass, Phase
 from autotune.domain.job import TrialJob, TrialOutcome
 from autotune.errors import Unavailable
+from workers.attempt_end import KILL_S, end_attempt, wait_until
 from workers.attempt_files import AlreadyStarted, AttemptFiles, Runner
-from workers.marked_processes import end_all, marked, process_stat
+from workers.marked_processes import process_stat
 
 START_GRACE_S = 10.0  # a job without a runner for this long was left by a dispatcher that died in between
 TERM_S = 3.0  # how long a cancelled runner may take to end by itself
-SUPERVISOR_S = 10.0  # a supervisor ends its servers within 7 s of its runner's death
-KILL_S = 5.0
 _POLL_S = 0.05
 _LAST_LINE = 500  # characters of the runner's last words that go into a failure
 _LOG_MODE = 0o600
@@ -124,7 +123,7 @@ class LocalExecutor:
             self._flights.pop(uid, None)
 
     def cancel(self, uid: str) -> None:
-        """End the attempt and all its processes. Takes 2 s as a rule, and 20 s at most."""
+        """End the attempt and all its processes. Takes 2 s as a rule, and 25 s at most."""
         with self._lock:
             self._flights.pop(uid, None)
         files = AttemptFiles(self._root, uid)
@@ -135,12 +134,7 @@ class LocalExecutor:
         for runner in (files.runner(), _launched(files)):
             if runner is not None and runner.pid != os.getpid():
                 self._end(runner)
-
-        def left() -> set[int]:
-            return marked(files.root_text, uid).keys() - {os.getpid()}
-
-        if not _wait_until(lambda: not left(), SUPERVISOR_S):
-            end_all(left, KILL_S)
+        end_attempt(files.root_text, uid)
 
     def close(self) -> None:
         """Attempts in flight go on: each is a session of its own."""
@@ -171,8 +165,12 @@ class LocalExecutor:
         assert stat is not None
         runner = Runner(pid=pid, started=stat.started, host=socket.gethostname())
         draft = files.folder / f".runner.{secrets.token_hex(4)}"
-        draft.write_text(json.dumps(runner._asdict()), encoding="utf-8")
-        draft.replace(files.folder / "runner.json")
+        try:
+            draft.write_text(json.dumps(runner._asdict()), encoding="utf-8")
+            draft.replace(files.folder / "runner.json")
+        except OSError:
+            os.killpg(pid, signal.SIGKILL)  # who gets Unavailable starts the trial anew
+            raise
 
     def _look(self, flight: _Flight) -> TrialOutcome | None:
         """The outcome of an attempt that has ended; None while it runs or is about to start."""
@@ -219,7 +217,7 @@ class LocalExecutor:
                 return
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(runner.pid, number)
-            _wait_until(gone, limit_s)
+            wait_until(gone, limit_s)
 
 
 def _environment() -> dict[str, str]:
@@ -271,12 +269,3 @@ def _lost(files: AttemptFiles, phase: Phase, summary: str, exit_code: int | None
         exit_code=exit_code,
     )
     return TrialOutcome(uid=files.uid, failure=failure)
-
-
-def _wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True

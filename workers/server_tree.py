@@ -9,15 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 
 from workers.attempt_files import AttemptFiles
-from workers.environment import base_environment
+from workers.environment import program_environment
 from workers.marked_processes import end_all, marked
 from workers.role_command import RoleCommand
 from workers.supervisor import KILL_S
 
-_PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 _HANDSHAKE_S = 30.0  # a supervisor that has not started by then never will: fork and exec take 0.05 s
 
 
@@ -55,7 +53,7 @@ class ServerTree:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=files.folder,
-                env={**base_environment(files), "PYTHONPATH": str(_PACKAGE_ROOT)},
+                env=program_environment(files),
                 start_new_session=True,
             )
         assert self._process.stdin is not None

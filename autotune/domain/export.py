@@ -237,8 +237,8 @@ def _is_masked(name: str, value: str) -> bool:
 
 def _command(role: LaunchedRole, port: str) -> str:
     """The role's own variables lie over what the worker host gives to every server."""
-    folder, slash, _ = role.argv[0].rpartition("/")
-    own_path = f"{folder}:{SYSTEM_PATH}" if slash and folder else SYSTEM_PATH
+    folder, _, _ = role.argv[0].rpartition("/")
+    own_path = SYSTEM_PATH if not folder or folder in SYSTEM_PATH.split(":") else f"{folder}:{SYSTEM_PATH}"
     every = {"PATH": own_path, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
     every |= {"HOME": "{trial_dir}/home", "TMPDIR": "{trial_dir}/tmp"}
     words = ["env -i"]

@@ -99,9 +99,9 @@ class Objective(Value):
 
     @field_validator("weights")
     @classmethod
-    def _positive(cls, weights: dict[str, float]) -> dict[str, float]:
-        if any(w < 0 for w in weights.values()) or (weights and not any(weights.values())):
-            raise ValueError("weights must not be negative, and one must be above 0")
+    def _not_negative(cls, weights: dict[str, float]) -> dict[str, float]:
+        if any(w < 0 for w in weights.values()):
+            raise ValueError("weights must not be negative")
         return weights
 
     def value(self, measurement: Measurement) -> float | None:

@@ -194,12 +194,13 @@ class SearchSpace(Value):
                     repairs[rule.name] = None
             if current == before:
                 break
-        else:
+        broken = [r for r in self.rules if not self._kept(r, current, facts)]
+        restless = [r.name for r in broken if r.severity is Severity.REPAIR]
+        if restless:
             raise InvalidCandidate(
                 "the rules do not come to rest",
-                [Problem(key=r, message="repairs again and again") for r in repairs],
+                [Problem(key=name, message="is broken again by another rule's repair") for name in restless],
             )
-        broken = [r for r in self.rules if not self._kept(r, current, facts)]
         refused = [Problem(key=r.name, message=r.why, mend=r.mend) for r in broken if r.severity is Severity.REFUSE]
         if refused:
             raise InvalidCandidate("the candidate breaks a rule of the space", refused)

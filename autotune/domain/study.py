@@ -68,6 +68,8 @@ class StudySpec(Value):
         for name in self.objective.weights:
             if name not in levels:
                 raise ValueError(f"objective.weights: unknown level {name}; allowed: {', '.join(sorted(levels))}")
+        if not any(self.objective.weights.get(level, 1.0) for level in levels):
+            raise ValueError("objective.weights: every level has weight 0; one must be above 0")
         for limit in self.sla:
             if limit.level is not None and limit.level not in levels:
                 raise ValueError(f"sla: unknown level {limit.level}; allowed: {', '.join(sorted(levels))}")

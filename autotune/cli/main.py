@@ -1,0 +1,216 @@
+"""The `autotune` command: what can be asked. The bodies are imported when they run, so that help stays quick.
+
+Exit codes: 0 done; 1 the study failed or was cancelled, the server refuses or does not answer; 2 wrong use or
+an invalid file. Results go to stdout, progress and complaints to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="autotune",
+    help="Searches launch settings of LLM inference servers, measures them, and proves the winner.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+study_app = typer.Typer(help="Create, list, show, cancel and resume studies.", no_args_is_help=True)
+space_app = typer.Typer(help="Look at search spaces.", no_args_is_help=True)
+app.add_typer(study_app, name="study")
+app.add_typer(space_app, name="space")
+
+
+class Executor(StrEnum):
+    """What runs trials."""
+
+    RAY = "ray"
+    LOCAL = "local"
+
+
+class Format(StrEnum):
+    """What a recipe is written as."""
+
+    SH = "sh"
+    ENV = "env"
+    JSON = "json"
+
+
+Url = Annotated[str, typer.Option("--url", envvar="AUTOTUNE_URL", help="Where the server answers.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+StudyId = Annotated[int, typer.Argument(metavar="ID", min=0, help="The study's number.")]
+StudyFile = Annotated[Path, typer.Argument(metavar="FILE", help="A study file (YAML).")]
+DEFAULT_URL = "http://127.0.0.1:8765"
+
+
+@app.command()
+def up(
+    data: Annotated[Path | None, typer.Option(help="Data directory [default: $AUTOTUNE_DATA or the user's]")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8765,
+    executor: Annotated[Executor, typer.Option(help="What runs trials.")] = Executor.RAY,
+    slots: Annotated[int, typer.Option(min=1, help="Trials at a time on this host.")] = 1,
+) -> None:
+    """Start the server on this machine; Ctrl-C ends it."""
+    from autotune.cli.local_service import become_server
+
+    become_server(data, host, port, executor, slots)
+
+
+@study_app.command("create")
+def study_create(
+    file: StudyFile,
+    watch: Annotated[bool, typer.Option("--watch", help="Wait for the result.")] = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Check a study file and start the study."""
+    from autotune.cli.studies import create
+
+    raise typer.Exit(create(url, file, watch=watch, as_json=json))
+
+
+@study_app.command("list")
+def study_list(url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """List the studies, newest first."""
+    from autotune.cli.studies import listing
+
+    listing(url, as_json=json)
+
+
+@study_app.command("show")
+def study_show(study: StudyId, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Show how far a study is, or its result."""
+    from autotune.cli.studies import show
+
+    show(url, study, as_json=json)
+
+
+@study_app.command("cancel")
+def study_cancel(study: StudyId, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """End a running study."""
+    from autotune.cli.studies import change
+
+    change(url, study, "cancel", as_json=json)
+
+
+@study_app.command("resume")
+def study_resume(study: StudyId, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Go on with a cancelled or failed study."""
+    from autotune.cli.studies import change
+
+    change(url, study, "resume", as_json=json)
+
+
+@app.command()
+def watch(study: StudyId, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Follow a study to its end and print the result. Exits with 1 unless the study is done."""
+    from autotune.cli.watch import watch_to_end
+
+    raise typer.Exit(watch_to_end(url, study, as_json=json))
+
+
+@app.command()
+def trials(
+    study: StudyId,
+    state: Annotated[str | None, typer.Option(help="Only trials in this state, e.g. failed.")] = None,
+    phase: Annotated[str | None, typer.Option(help="Only trials of this phase, e.g. search.")] = None,
+    failure: Annotated[str | None, typer.Option(help="Only failures of this class, e.g. out_of_memory.")] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """List the trials of a study."""
+    from autotune.cli.trials import listing
+
+    listing(url, study, state=state, phase=phase, failure_class=failure, as_json=json)
+
+
+@app.command()
+def trial(
+    study: StudyId,
+    number: Annotated[int, typer.Argument(min=0, help="The trial's number.")],
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Show one trial: settings, command, figures, failure with log."""
+    from autotune.cli.trials import show
+
+    show(url, study, number, as_json=json)
+
+
+@space_app.command("list")
+def space_list(url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """List the search spaces of the server."""
+    from autotune.cli.spaces import listing
+
+    listing(url, as_json=json)
+
+
+@space_app.command("show")
+def space_show(
+    name: Annotated[str, typer.Argument(help="The name of the space.")], url: Url = DEFAULT_URL, json: Json = False
+) -> None:
+    """Show the knobs of a search space: values, baseline, where they land."""
+    from autotune.cli.spaces import show
+
+    show(url, name, as_json=json)
+
+
+@app.command()
+def export(
+    study: StudyId,
+    form: Annotated[Format, typer.Option("--format", help="Launch script, variables alone, or all evidence.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write there, not to stdout.")] = None,
+    baseline: Annotated[bool, typer.Option("--baseline", help="The baseline instead of the best.")] = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Write the recipe of a study: its best configuration with the evidence."""
+    from autotune.cli.exports import export_recipe
+
+    export_recipe(url, study, form, output, baseline=baseline, as_json=json)
+
+
+@app.command()
+def demo(
+    file: StudyFile,
+    out: Annotated[Path, typer.Option(help="Folder for results and data.")],
+    executor: Annotated[Executor, typer.Option(help="What runs trials.")] = Executor.RAY,
+    json: Json = False,
+) -> None:
+    """Run one study from start to end on this machine with a server of its own."""
+    from autotune.cli.demo import run_demo
+
+    raise typer.Exit(run_demo(file, out, executor, as_json=json))
+
+
+@app.command()
+def version(json: Json = False) -> None:
+    """Print the version."""
+    from importlib.metadata import version as installed
+    from json import dumps
+
+    number = installed("ascend-autotune")
+    typer.echo(dumps({"version": number}) if json else f"autotune {number}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; never returns normally (SystemExit carries the exit code)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app(args=words, prog_name="autotune")
+    except Exception as error:
+        from autotune.cli.complaint import complain
+
+        raise SystemExit(complain(error, as_json="--json" in words)) from error
+
+
+if __name__ == "__main__":
+    main()

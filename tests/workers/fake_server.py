@@ -1,0 +1,132 @@
+"""A server for tests: speaks just enough of the OpenAI API, or fails in the way it is told to.
+
+Run as a script with the standard library alone, so that it starts within 0.1 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="fake_server")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--say", default="", help="print this at start")
+    parser.add_argument("--exit", type=int, help="then end with this code")
+    parser.add_argument("--deaf", action="store_true", help="run without ever listening")
+    parser.add_argument("--chatter-s", type=float, default=0.0, help="print a line every 50 ms for so long, then listen")
+    parser.add_argument("--unhealthy", action="store_true", help="answer 503 on /health for ever")
+    parser.add_argument("--serve", help="serve another model's name")
+    parser.add_argument("--orphan", choices=["setsid", "scrubbed", "titled"], help="leave a grandchild in its own session")
+    parser.add_argument("--ignore-term", action="store_true")
+    parser.add_argument("--flood-mb", type=int, default=0, help="print so many MB of lines before listening")
+    parser.add_argument("--die-at-request", type=int, default=0, help="SIGKILL ourselves at the nth completion")
+    parser.add_argument("--fail-requests", action="store_true", help="answer every completion with 500")
+    parser.add_argument("--stall-requests", action="store_true", help="never answer a completion")
+    parser.add_argument("--token-ms", type=float, default=1.0)
+    return parser.parse_args()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    asked: argparse.Namespace
+    requests = 0
+
+    def log_message(self, format: str, *args: Any) -> None:
+        print("INFO:", format % args, flush=True)
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self._answer(503 if self.asked.unhealthy else 200, {})
+        elif self.path == "/v1/models":
+            self._answer(200, {"object": "list", "data": [{"id": self.asked.serve or self.asked.model}]})
+        else:
+            self._answer(404, {})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        type(self).requests += 1
+        if self.requests == self.asked.die_at_request:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while self.asked.stall_requests:
+            time.sleep(1.0)
+        if self.asked.fail_requests:
+            self._answer(500, {"error": "out of luck"})
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        count = body["max_tokens"]
+        for n in range(count):
+            last = n == count - 1
+            self._event({"choices": [{"index": 0, "text": "x ", "finish_reason": "length" if last else None}]})
+            time.sleep(self.asked.token_ms / 1000)
+        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": count, "total_tokens": count}
+        self._event({"choices": [], "usage": usage})
+        self._chunk(b"data: [DONE]\n\n")
+        self._chunk(b"")
+
+    def _event(self, content: dict[str, Any]) -> None:
+        self._chunk(b"data: " + json.dumps({"id": "1", "object": "text_completion", **content}).encode() + b"\n\n")
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+    def _answer(self, status: int, content: dict[str, Any]) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def leave_orphan(kind: str) -> None:
+    """A child in a session of its own that nobody waits for; its pid goes to the file `orphan`."""
+    if kind == "titled":  # as setproctitle does: the environment that /proc shows is overwritten
+        child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], env={}, start_new_session=True)
+    elif kind == "scrubbed":  # neither the mark nor the folder is left, only the ancestry
+        child = subprocess.Popen(["/bin/sleep", "600"], env={}, cwd="/", start_new_session=True)
+    else:
+        child = subprocess.Popen(["/bin/sh", "-c", "trap '' TERM; sleep 600 & wait"], start_new_session=True)
+    Path("orphan").write_text(str(child.pid))
+
+
+def main() -> None:
+    asked = arguments()
+    Path("pid").write_text(str(os.getpid()))
+    if asked.ignore_term:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if asked.say:
+        print(asked.say, flush=True)
+    if asked.orphan:
+        leave_orphan(asked.orphan)
+    if asked.exit is not None:
+        sys.exit(asked.exit)
+    for _ in range(asked.flood_mb * 16):
+        sys.stdout.write(("flood " * 10 + "\n") * 1074)
+    sys.stdout.flush()
+    until = time.monotonic() + asked.chatter_s
+    while time.monotonic() < until:
+        print("loading", flush=True)
+        time.sleep(0.05)
+    while asked.deaf:
+        time.sleep(1.0)
+    Handler.asked = asked
+    ThreadingHTTPServer((asked.host, asked.port), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,342 @@
+"""One attempt on this host: start the servers of a job, wait, measure, stop, and say what came of it.
+
+`python -m workers.attempt --attempts DIR --templates DIR UID` runs the job that lies in the attempt's folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from autotune.domain.failure import Failure, FailureClass, Phase
+from autotune.domain.job import LaunchedRole, Provenance, TrialJob, TrialOutcome
+from autotune.domain.knobs import SERVER
+from autotune.domain.measurement import Measurement, RequestSample, Trust, summarise
+from autotune.domain.template import LaunchTemplate
+from autotune.domain.trust import assess
+from autotune.engine.ports import TemplateSource
+from autotune.errors import InvalidCandidate, InvalidTemplate, NotFound
+from workers.attempt_files import AlreadyStarted, AttemptFiles
+from workers.environment import program_environment
+from workers.failures.classify import Finding, classify, describe_exit, ignored_settings
+from workers.free_port import free_port
+from workers.host_templates import HostTemplates
+from workers.load.process import LoadFailed, LoadProcess
+from workers.load.spec import LoadResult, LoadSpec
+from workers.probe import TICK_S, Readiness, wait_ready
+from workers.redaction import redact, redact_environment, secret_values
+from workers.role_command import RoleCommand, role_commands
+from workers.server_tree import ServerTree, SupervisorLost
+
+HOST = "127.0.0.1"
+ROUTER = "router"  # where a deployment has one, it is what the load talks to
+MAX_ERROR_SHARE = 0.5  # with more failed requests than this in a level, there is nothing to compare
+ALREADY_STARTED_CODE = 3
+
+_LAST_EXIT_S = 1.0  # between the first broken connection and the report that the server has ended
+
+
+class _Ended(Exception):
+    """The attempt cannot go on."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.summary)
+        self.failure = failure
+
+
+def run_attempt(
+    job: TrialJob, attempts_root: Path, templates: TemplateSource, cancelled: threading.Event | None = None
+) -> TrialOutcome:
+    """Run the attempt and return what is then in its `outcome.json` too.
+
+    Returns only when no process of the attempt is left on this host, or with a Failure that says which are.
+    Whatever goes wrong is a Failure in the outcome; setting `cancelled` ends the attempt with one of class
+    infrastructure. Raises AlreadyStarted, and launches nothing, when the attempt was ever started before.
+    """
+    files = AttemptFiles(attempts_root, job.uid)
+    files.claim()
+    outcome = _Attempt(job, files, templates, cancelled or threading.Event()).run()
+    files.write_outcome(outcome)
+    return outcome
+
+
+class _Attempt:
+    def __init__(
+        self, job: TrialJob, files: AttemptFiles, templates: TemplateSource, cancelled: threading.Event
+    ) -> None:
+        self._job = job
+        self._files = files
+        self._templates = templates
+        self._cancelled = cancelled
+        self._phase = Phase.PLACE
+        self._durations: dict[str, float] = {}
+        self._engine = ""
+        self._endpoint = SERVER
+        self._secrets: tuple[str, ...] = ()
+        self._tail = ""
+        self._provenance: Provenance | None = None
+        self._tree: ServerTree | None = None
+        self._load: LoadProcess | None = None
+        self._ready_at: dict[str, int] = {}  # size of each role's log when the server became ready
+
+    def run(self) -> TrialOutcome:
+        measurement, failure = None, None
+        try:
+            try:
+                measurement, failure = self._measure_or_fail()
+            finally:
+                self._tail = redact(self._files.log_tail(self._endpoint), self._secrets)
+                survivors = self._stop()
+            if survivors:
+                measurement, failure = None, failure or self._failure(FailureClass.INFRASTRUCTURE, survivors)
+        except Exception:  # noqa: BLE001  a defect of ours must not look like a lost worker or a bad candidate
+            words = f"the worker failed: {traceback.format_exc()}"
+            measurement, failure = None, self._failure(FailureClass.INFRASTRUCTURE, words)
+        if failure is not None:
+            failure = failure.model_copy(update={"log_tail": self._tail})
+        return TrialOutcome(
+            uid=self._job.uid,
+            measurement=measurement,
+            failure=failure,
+            provenance=self._provenance,
+            durations_s=self._durations,
+            log_tail=self._tail,
+        )
+
+    def _measure_or_fail(self) -> tuple[Measurement | None, Failure | None]:
+        try:
+            return self._measure(), None
+        except _Ended as ended:
+            return None, ended.failure
+        except InvalidCandidate as error:
+            reasons = "; ".join(map(str, error.problems))
+            return None, self._failure(FailureClass.INVALID_CONFIG, error.message, reasons)
+        except InvalidTemplate as error:
+            words = "; ".join([error.message, *map(str, error.problems)])
+            return None, self._failure(FailureClass.INFRASTRUCTURE, words)
+        except LoadFailed as error:
+            return None, self._failure(FailureClass.CLIENT_FAULT, error.message)
+        except (NotFound, SupervisorLost) as error:
+            return None, self._failure(FailureClass.INFRASTRUCTURE, str(error))
+
+    # --- the phases -------------------------------------------------------------------------
+
+    def _measure(self) -> Measurement:
+        with self._during(Phase.PLACE):
+            template = self._templates.template(self._job.deployment.template)
+            self._engine = template.engine
+            self._endpoint = _endpoint(template)
+            ports = {role: free_port(HOST) for role in template.roles}
+        with self._during(Phase.LAUNCH):
+            commands = role_commands(self._job, template, self._files, HOST, ports)
+            self._remember(template, commands)
+            self._tree = ServerTree(self._files, commands, self._secrets, template.deadlines.stop_s)
+            self._tree.wait_started(len(commands), self._watch)
+        base_url = f"http://{HOST}:{ports[self._endpoint]}"
+        with self._during(Phase.READY):
+            self._wait_ready(template, base_url)
+            self._ready_at = {role: self._files.log_size(role) for role in template.roles}
+        with self._during(Phase.WARM_UP):
+            spec = LoadSpec(
+                base_url=base_url,
+                model=self._job.deployment.model,
+                workload=self._job.workload,
+                seed=self._job.seed,
+            )
+            self._load = LoadProcess.start(spec, self._files.folder, program_environment(self._files))
+            self._wait_load(self._load, template.deadlines.warm_up_s)
+        with self._during(Phase.LOAD):
+            self._wait_load(self._load, template.deadlines.load_s)
+            result = self._result(self._load)
+            return self._summary(result)
+
+    def _remember(self, template: LaunchTemplate, commands: Mapping[str, RoleCommand]) -> None:
+        """Provenance and secrets, before anything is started that could fail."""
+        self._secrets = secret_values((c.env for c in commands.values()), (c.argv for c in commands.values()))
+        roles = {
+            name: LaunchedRole(
+                argv=tuple(redact(word, self._secrets) for word in command.launched.argv),
+                env=redact_environment(command.launched.env, self._secrets),
+            )
+            for name, command in commands.items()
+        }
+        self._provenance = Provenance(
+            host=socket.gethostname(),
+            version=_version(),
+            template=template.name,
+            simulated=template.simulated,
+            roles=roles,
+        )
+
+    def _wait_ready(self, template: LaunchTemplate, base_url: str) -> None:
+        limits = template.deadlines
+        answer = wait_ready(
+            base_url,
+            self._job.deployment.model,
+            template.health_path,
+            limits.ready_s,
+            limits.stall_s,
+            is_dead=self._has_exits,
+            log_size=lambda: sum(self._files.log_size(role) for role in template.roles),
+        )
+        if answer.readiness is Readiness.DIED:
+            self._watch()
+        if answer.readiness is Readiness.FOREIGN:
+            raise _Ended(self._failure(FailureClass.INFRASTRUCTURE, f"the server {answer.detail}"))
+        if answer.readiness is not Readiness.READY:
+            finding = self._classify(None)
+            if finding.signature is None and answer.readiness is Readiness.SILENT:
+                finding = finding._replace(failure_class=FailureClass.HANG)
+            raise _Ended(self._failure(finding.failure_class, answer.detail, finding.line))
+
+    def _wait_load(self, load: LoadProcess, limit_s: float) -> None:
+        """Until the load process has left the current phase, or has ended."""
+        before = {Phase.WARM_UP: {"starting", "warm_up"}, Phase.LOAD: {"load"}}[self._phase]
+        deadline = time.monotonic() + limit_s
+        while not load.ended and load.poll().phase in before | {"done"}:
+            self._watch()
+            if time.monotonic() > deadline:
+                finding = self._classify(None)
+                summary = f"the {self._phase.replace('_', '-')} did not end within {limit_s:g} s"
+                raise _Ended(self._failure(finding.failure_class, summary, finding.line))
+            time.sleep(TICK_S)
+
+    def _result(self, load: LoadProcess) -> LoadResult:
+        try:
+            result = load.result()
+        except LoadFailed as error:
+            self._watch_closely()
+            raise _Ended(self._failure(FailureClass.CLIENT_FAULT, error.message)) from error
+        for name, samples in result.levels.items():
+            errors = [sample.error for sample in samples if sample.error is not None]
+            if len(errors) > MAX_ERROR_SHARE * len(samples):
+                self._watch_closely()
+                finding = self._classify(None)
+                summary = f"{name}: {len(errors)} of {len(samples)} requests failed"
+                commonest = max(sorted(set(errors)), key=errors.count)
+                if finding.signature is not None:
+                    raise _Ended(self._failure(finding.failure_class, f"{summary}: {commonest}", finding.line))
+                raise _Ended(self._failure(FailureClass.REQUEST_ERRORS, summary, commonest))
+        return result
+
+    def _summary(self, result: LoadResult) -> Measurement:
+        samples: dict[str, Sequence[RequestSample]] = dict(result.levels)
+        workload = self._job.workload
+        levels = [summarise(level.name, level.concurrency, samples[level.name]) for level in workload.levels]
+        measurement = assess(workload, samples, levels)
+        ignored = ignored_settings("\n".join(self._files.log_text(role) for role in self._ready_at))
+        if not ignored:
+            return measurement
+        reasons = tuple(f"a setting was not applied: {redact(line, self._secrets)}" for line in ignored)
+        return measurement.model_copy(
+            update={
+                "trust": Trust.WARN if measurement.trust is Trust.OK else measurement.trust,
+                "trust_reasons": (*measurement.trust_reasons, *reasons),
+            }
+        )
+
+    def _stop(self) -> str | None:
+        """End everything; says what could not be ended."""
+        with self._during(Phase.STOP):
+            if self._load is not None:
+                self._load.stop()
+            left = self._tree.stop() if self._tree is not None else set()
+            return f"processes {', '.join(map(str, sorted(left)))} survived SIGKILL" if left else None
+
+    # --- watching ---------------------------------------------------------------------------
+
+    def _has_exits(self) -> bool:
+        assert self._tree is not None
+        self._check_cancelled()
+        return bool(self._tree.poll())
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise _Ended(self._failure(FailureClass.INFRASTRUCTURE, "cancelled"))
+
+    def _watch(self) -> None:
+        """Raises when a server has ended or the attempt was cancelled."""
+        self._check_cancelled()
+        assert self._tree is not None
+        for role, code in self._tree.poll().items():
+            finding = self._classify(code, role)
+            summary = f"{role} ended with {describe_exit(code)} in phase {self._phase}"
+            raise _Ended(self._failure(finding.failure_class, summary, finding.line, code))
+
+    def _watch_closely(self) -> None:
+        """As `_watch`, for a moment: broken connections show before the end of the server does."""
+        deadline = time.monotonic() + _LAST_EXIT_S
+        while time.monotonic() < deadline:
+            self._watch()
+            time.sleep(TICK_S)
+
+    def _classify(self, exit_code: int | None, first_role: str = SERVER) -> Finding:
+        """From everything that was written since the server became ready, or since the start."""
+        roles = self._provenance.roles if self._provenance else {}
+        ordered = sorted(roles, key=lambda role: role != first_role)
+        texts = [self._files.log_text(role, self._ready_at.get(role, 0)) for role in ordered]
+        return classify(self._phase, exit_code, "\n".join([*texts, self._files.device_log_text()]), self._engine)
+
+    @contextmanager
+    def _during(self, phase: Phase) -> Iterator[None]:
+        self._phase = phase
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._durations[phase] = round(time.monotonic() - begun, 3)
+
+    def _failure(
+        self, failure_class: FailureClass, summary: str, line: str | None = None, exit_code: int | None = None
+    ) -> Failure:
+        return Failure(
+            phase=self._phase,
+            failure_class=failure_class,
+            summary=redact(summary, self._secrets),
+            decisive_line=redact(line, self._secrets) if line is not None else None,
+            exit_code=exit_code,
+        )
+
+
+def _endpoint(template: LaunchTemplate) -> str:
+    """The role that the load talks to."""
+    return next((role for role in (ROUTER, SERVER) if role in template.roles), next(iter(template.roles)))
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("ascend-autotune")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when the outcome was written, whatever it is; 3 when the attempt was started before."""
+    parser = argparse.ArgumentParser(prog="python -m workers.attempt", description="Run one attempt of a trial.")
+    parser.add_argument("--attempts", type=Path, required=True, help="folder of all attempts")
+    parser.add_argument("--templates", type=Path, help="folder of the user's launch templates")
+    parser.add_argument("uid")
+    asked = parser.parse_args(arguments)
+    cancelled = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: cancelled.set())
+    job = AttemptFiles(asked.attempts, asked.uid).read_job()
+    try:
+        run_attempt(job, asked.attempts, HostTemplates(asked.templates), cancelled)
+    except AlreadyStarted as error:
+        sys.stderr.write(f"{error.message}\n")
+        return ALREADY_STARTED_CODE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,371 @@
+"""Attempts as Ray actors: the only module that imports Ray.
+
+One named, detached actor per attempt. Creating it is the submission, since its constructor starts the
+attempt: Ray refuses a second actor of that name, never restarts one, and keeps it when the dispatcher dies.
+The attempt runs in a thread of the actor's process, and its supervisor holds a pipe to that process, so that
+whatever ends the actor ends the servers. The actor keeps the outcome until it is acknowledged.
+
+Ray ends this process 60 s after the head has gone ("Failed to connect to GCS"): run it under a supervisor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pkgutil
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from autotune.domain.failure import Failure, FailureClass, Phase
+from autotune.domain.job import TrialJob, TrialOutcome
+from autotune.errors import Unavailable
+from workers.attempt_end import KILL_S, SUPERVISOR_S, end_attempt
+from workers.attempt_files import AlreadyStarted, AttemptFiles
+from workers.host_templates import HostTemplates
+
+os.environ["RAY_AUTH_MODE"] = "token"  # read when ray is imported, not when it connects
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"] = "1"
+
+import ray
+from ray.exceptions import ActorAlreadyExistsError, RayError
+from ray.util import list_named_actors
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+DISTRIBUTION = "ascend-autotune"
+PACKAGES = ("autotune", "search_spaces", "workers")
+RUN_ATTEMPT = "workers.attempt:run_attempt"
+
+PLACEMENT_S = 120.0  # an actor that no node takes stays pending for ever without a word
+LEFTOVER_S = 30.0  # every attempt of interest is adopted within seconds of a dispatcher's start
+_CONNECT_S = 2.0
+_QUESTION_S = 2.0  # an idle actor answers in 2 ms
+_POLL_S = 0.5
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class AttemptActor:
+    """One attempt. `outcome` waits for its end; the other methods answer at once."""
+
+    def __init__(self, job_json: str, attempts_root: str, templates_dir: str, expected_version: str, run: str) -> None:
+        self._ended = threading.Event()
+        self._outcome_json: str | None = None
+        arguments = (job_json, Path(attempts_root), Path(templates_dir), expected_version, run)
+        threading.Thread(target=self._work, args=arguments, name="attempt", daemon=True).start()
+
+    def _work(self, job_json: str, attempts_root: Path, templates_dir: Path, expected_version: str, run: str) -> None:
+        try:
+            job = TrialJob.model_validate_json(job_json)
+            outcome = _run_here(job, attempts_root, templates_dir, expected_version, run)
+            self._outcome_json = outcome.model_dump_json()
+        finally:
+            self._ended.set()
+
+    def node(self) -> str:
+        """Ray's id of the node that runs the attempt."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
+    def outcome(self) -> str:
+        """The `TrialOutcome` as JSON."""
+        self._ended.wait()
+        if self._outcome_json is None:
+            raise RuntimeError("the attempt broke off; the worker's log on that node says why")
+        return self._outcome_json
+
+
+def _run_here(job: TrialJob, root: Path, templates_dir: Path, expected_version: str, run: str) -> TrialOutcome:
+    mismatch = code_mismatch(expected_version)
+    if mismatch is not None:
+        return _infrastructure(job.uid, Phase.PLACE, mismatch)
+    files = AttemptFiles(root, job.uid)
+    files.write_job(job)
+    context = ray.get_runtime_context()
+    where = {"node_id": context.get_node_id(), "host": socket.gethostname(), "pid": os.getpid()}
+    (files.folder / "ray.json").write_text(json.dumps(where), encoding="utf-8")
+    try:
+        outcome: TrialOutcome = pkgutil.resolve_name(run)(job, root, HostTemplates(templates_dir))
+    except AlreadyStarted as error:
+        return files.outcome() or _infrastructure(job.uid, Phase.PLACE, error.message)
+    if files.outcome() is None:
+        files.write_outcome(outcome)
+    return outcome
+
+
+def code_mismatch(expected_version: str) -> str | None:
+    """Why the code of this process is not the dispatcher's; None when it is.
+
+    Ray puts the driver's folders first on a worker's `sys.path`, where another `workers` may lie.
+    """
+    folders = {Path(str(import_module(name).__file__)).resolve().parents[1] for name in PACKAGES}
+    if len(folders) != 1:
+        return f"the packages on this host come from several places: {', '.join(sorted(map(str, folders)))}"
+    found = version(DISTRIBUTION)
+    if found != expected_version:
+        return f"this host runs {DISTRIBUTION} {found}, the dispatcher {expected_version}; install the same version"
+    return None
+
+
+@dataclass
+class _Flight:
+    """One attempt that is not acknowledged yet. `placed` and `ended` are the actor's pending answers."""
+
+    actor: Any
+    placed: Any = None
+    ended: Any = None
+    node: str | None = None
+    since: float = field(default_factory=time.monotonic)
+    outcome: TrialOutcome | None = None
+
+
+class RayExecutor:
+    """A `TrialExecutor` over a Ray cluster. Thread-safe.
+
+    A node offers `slots_resource` for as many attempts as it takes at once. `attempts_root` and
+    `templates_dir` are paths on every node. Raises Unavailable when the cluster cannot be reached.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        attempts_root: Path,
+        templates_dir: Path,
+        token_file: Path,
+        slots_resource: str = "slot",
+        namespace: str = "autotune",
+        run_attempt: str = RUN_ATTEMPT,
+        placement_s: float = PLACEMENT_S,
+        leftover_s: float = LEFTOVER_S,
+    ) -> None:
+        self._address = address
+        self._root = attempts_root.resolve()
+        self._templates = templates_dir.resolve()
+        self._slots_resource = slots_resource
+        self._namespace = namespace
+        self._run_attempt = run_attempt
+        self._placement_s = placement_s
+        self._leftover_s = leftover_s
+        self._flights: dict[str, _Flight] = {}
+        self._strangers: dict[str, float] = {}
+        self._lock = threading.RLock()
+        self._connected_here = False
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(token_file.resolve())
+        with self._cluster():
+            if not ray.is_initialized():
+                ray.init(address=address, namespace=namespace, log_to_driver=False, configure_logging=False)
+                self._connected_here = True
+
+    def capacity(self) -> int:
+        with self._lock, self._cluster():
+            slots = int(ray.cluster_resources().get(self._slots_resource, 0))
+            return max(0, slots - len(self._flights) - self._others())
+
+    def submit(self, job: TrialJob) -> None:
+        with self._lock:
+            if job.uid in self._flights:
+                return
+            with self._cluster():
+                actor = self._find(job.uid)
+                if actor is None:
+                    if self.capacity() == 0:
+                        raise Unavailable("all slots of the cluster are taken")
+                    actor = self._create(job)
+                self._watch(job.uid, actor)
+
+    def adopt(self, job: TrialJob) -> bool:
+        with self._lock:
+            if job.uid in self._flights:
+                return True
+            with self._cluster():
+                actor = self._find(job.uid)
+                if actor is not None:
+                    self._watch(job.uid, actor)
+                    return True
+            spooled = self._spooled(job.uid)
+            if spooled is None:
+                return False
+            self._flights[job.uid] = _Flight(actor=None, outcome=spooled)
+            return True
+
+    def collect(self, timeout_s: float) -> Sequence[TrialOutcome]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                flights = dict(self._flights)
+            arrived = [flight.outcome for flight in flights.values() if flight.outcome is not None]
+            left_s = deadline - time.monotonic()
+            if arrived or left_s <= 0:
+                return arrived
+            if not flights:
+                time.sleep(left_s)
+                return []
+            with self._cluster():
+                refs = [flight.ended for flight in flights.values()]
+                if ray.wait(refs, timeout=min(left_s, _POLL_S))[0]:
+                    left_s = 0.0
+                ready = set(ray.wait(refs, num_returns=len(refs), timeout=0)[0])
+            for uid, flight in flights.items():
+                self._note_place(flight)
+                if flight.ended in ready:
+                    flight.outcome = self._fetch(uid, flight)
+                elif flight.node is None and time.monotonic() - flight.since > self._placement_s:
+                    self._kill(flight.actor)
+                    text = f"no node took the attempt within {self._placement_s:.0f} s"
+                    flight.outcome = _infrastructure(uid, Phase.PLACE, text)
+
+    def acknowledge(self, uid: str) -> None:
+        """Forget the attempt; its actor goes and frees the slot. The folder on its host stays."""
+        with self._lock:
+            flight = self._flights.pop(uid, None)
+            if flight is not None and flight.actor is not None:
+                self._kill(flight.actor)
+
+    def cancel(self, uid: str) -> None:
+        """End the attempt and all its processes. Takes 2 s as a rule, and 20 s at most."""
+        with self._lock:
+            flight = self._flights.pop(uid, None)
+            with self._cluster():
+                if flight is None:
+                    actor = self._find(uid)
+                    flight = None if actor is None else self._ask(actor)
+                if flight is None or flight.actor is None:
+                    return
+                ray.wait([flight.placed], timeout=_QUESTION_S)
+                self._note_place(flight)
+        self._kill(flight.actor)
+        if flight.node is not None:
+            self._make_sure(uid, flight.node)
+
+    def close(self) -> None:
+        """Attempts in flight go on: their actors are detached."""
+        with self._lock:
+            self._flights.clear()
+            if self._connected_here:
+                ray.shutdown()
+                self._connected_here = False
+
+    @contextmanager
+    def _cluster(self) -> Iterator[None]:
+        """Turns Ray's errors into Unavailable. Asks first whether the head is there: Ray would wait 60 s."""
+        host, _, port = self._address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+            yield
+        except (RayError, OSError, RuntimeError, ValueError) as error:
+            raise Unavailable(f"the Ray cluster at {self._address} does not answer: {_reason(error)}") from error
+
+    def _find(self, uid: str) -> Any | None:
+        with suppress(ValueError):  # Ray's word for a name that nobody has
+            return ray.get_actor(uid, namespace=self._namespace)
+        return None
+
+    def _create(self, job: TrialJob) -> Any:
+        options = ray.remote(AttemptActor).options(
+            name=job.uid,
+            namespace=self._namespace,
+            lifetime="detached",
+            max_restarts=0,
+            max_task_retries=0,
+            num_cpus=0,
+            resources={self._slots_resource: 1},
+            max_concurrency=4,
+            # Waiting calls of dispatchers that have died must not keep the quick ones from being answered.
+            concurrency_groups={"wait": 4},
+        )
+        try:
+            return options.remote(
+                job.model_dump_json(),
+                str(self._root),
+                str(self._templates),
+                version(DISTRIBUTION),
+                self._run_attempt,
+            )
+        except ActorAlreadyExistsError:
+            return ray.get_actor(job.uid, namespace=self._namespace)
+
+    def _watch(self, uid: str, actor: Any) -> None:
+        self._flights[uid] = self._ask(actor)
+        self._strangers.pop(uid, None)
+
+    def _ask(self, actor: Any) -> _Flight:
+        return _Flight(
+            actor=actor,
+            placed=actor.node.remote(),
+            ended=actor.outcome.options(concurrency_group="wait").remote(),
+        )
+
+    def _note_place(self, flight: _Flight) -> None:
+        if flight.node is None and flight.placed is not None and ray.wait([flight.placed], timeout=0)[0]:
+            with suppress(RayError):  # its outcome will tell
+                flight.node = ray.get(flight.placed)
+
+    def _fetch(self, uid: str, flight: _Flight) -> TrialOutcome:
+        try:
+            return TrialOutcome.model_validate_json(ray.get(flight.ended))
+        except (RayError, ValidationError) as error:
+            self._kill(flight.actor)  # one that is only out of reach must not go on beside its successor
+            phase = Phase.PLACE if flight.node is None else Phase.LAUNCH
+            return self._spooled(uid) or _infrastructure(uid, phase, f"the worker was lost: {_reason(error)}")
+
+    def _spooled(self, uid: str) -> TrialOutcome | None:
+        """What the attempt wrote before its actor ended, where that was on this host."""
+        with suppress(ValidationError):
+            return AttemptFiles(self._root, uid).outcome()
+        return None
+
+    def _kill(self, actor: Any) -> None:
+        with suppress(RayError, Unavailable), self._cluster():
+            ray.kill(actor, no_restart=True)
+
+    def _make_sure(self, uid: str, node: str) -> None:
+        """Wait on the attempt's node until nothing of it is left; in vain when the node has gone."""
+        options: dict[str, Any] = {
+            "num_cpus": 0,
+            "max_retries": 0,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+        }
+        with suppress(RayError, Unavailable), self._cluster():
+            left = ray.remote(end_attempt).options(**options).remote(str(self._root), uid)
+            ray.get(left, timeout=SUPERVISOR_S + KILL_S)
+
+    def _others(self) -> int:
+        """How many actors hold a slot and are not ours; those that ended and that nobody adopts are released.
+
+        A dispatcher that dies between storing an outcome and acknowledging it leaves one.
+        """
+        now = time.monotonic()
+        names = {name for name in list_named_actors() if name not in self._flights}
+        self._strangers = {name: self._strangers.get(name, now) for name in names}
+        for name, since in list(self._strangers.items()):
+            actor = self._find(name) if now - since > self._leftover_s else None
+            if actor is None:
+                continue
+            with suppress(RayError):
+                if ray.get(actor.has_ended.remote(), timeout=_QUESTION_S):
+                    self._kill(actor)
+                    del self._strangers[name]
+        return len(self._strangers)
+
+
+def _infrastructure(uid: str, phase: Phase, summary: str) -> TrialOutcome:
+    failure = Failure(phase=phase, failure_class=FailureClass.INFRASTRUCTURE, summary=summary)
+    return TrialOutcome(uid=uid, failure=failure)
+
+
+def _reason(error: Exception) -> str:
+    """The sentence of Ray's page-long messages that says why: the last one."""
+    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"

@@ -1,0 +1,236 @@
+"""Ray nodes of one machine as foreign processes: start, find again, stop. Never imports Ray.
+
+A node is one session of processes (`ray start --block` leads it), so that exactly ours can be ended:
+`ray stop` would end every Ray on the machine. Attempts that run on a node end with it; a node outlives the
+process that started it, and `start` takes over the one that `run_dir` names while it still runs.
+
+Ray listens on every interface, whatever address it is given: the token keeps strangers out, a firewall has
+to keep them away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from autotune.errors import Unavailable
+from workers.attempt_end import wait_until
+from workers.marked_processes import end_all, is_running, process_stat
+
+START_TIMEOUT_S = 120.0  # 2 s on an idle machine, 36 s were seen on one with 30 processes per core
+STOP_S = 3.0  # what remains after that is killed
+KILL_S = 2.0
+OBJECT_STORE_BYTES = 80_000_000  # the least that Ray takes well; jobs and outcomes are a few KB of JSON
+
+_READY = "Ray runtime started."  # what `ray start` of the pinned version prints when its node is registered
+_LOG_LINES = 5
+
+
+class _NodeRecord(NamedTuple):
+    """What `run_dir` keeps of a node; `started` in clock ticks since boot."""
+
+    pid: int
+    started: int
+    address: str
+    temp_dir: str
+
+
+class RayNode:
+    """One Ray node: the head of a cluster, or another node of it on the same machine.
+
+    `resources` are Ray's custom ones. Files in `run_dir`: `<name>.json`, `<name>.log`.
+    """
+
+    def __init__(self, run_dir: Path, name: str, token_file: Path, resources: Mapping[str, float]) -> None:
+        self._run_dir = run_dir.resolve()
+        self._record_file = self._run_dir / f"{name}.json"
+        self._log_file = self._run_dir / f"{name}.log"
+        self._token_file = token_file.resolve()
+        self._resources = dict(resources)
+        self._record: _NodeRecord | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the cluster, for a driver. Raises Unavailable before the start."""
+        if self._record is None:
+            raise Unavailable("the Ray node is not started")
+        return self._record.address
+
+    @property
+    def is_running(self) -> bool:
+        if self._process is not None:
+            self._process.poll()  # a child of ours that ended must not stay a zombie
+        return self._record is not None and is_running(self._record.pid, self._record.started)
+
+    def stop(self) -> None:
+        """End every process of the node, within 5 s; nothing happens when there is none."""
+        record = self._record or self._read_record()
+        if record is None:
+            return
+        if is_running(record.pid, record.started):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(record.pid, signal.SIGTERM)
+            wait_until(lambda: not self._members(record), STOP_S)
+        left = end_all(lambda: self._members(record), KILL_S)
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(KILL_S)
+        if left:
+            raise Unavailable(f"processes {sorted(left)} of the Ray node do not end")
+        shutil.rmtree(Path(record.temp_dir).parent, ignore_errors=True)
+        self._record_file.unlink(missing_ok=True)
+        self._record = self._process = None
+
+    def _take_over(self) -> bool:
+        """Use the node that an earlier process left running; end what a broken one left."""
+        record = self._read_record()
+        if record is None:
+            return False
+        if is_running(record.pid, record.started) and _listens(record.address):
+            self._record = record
+            return True
+        self.stop()
+        return False
+
+    def _launch(self, arguments: list[str], address: str, timeout_s: float) -> None:
+        self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Short, for a socket's path may have 107 characters. Ray opens its folder to everyone: ours is around it.
+        temp_dir = Path(tempfile.mkdtemp(prefix="atr-", dir="/tmp")) / "r"
+        command = [
+            *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--block", *arguments),
+            "--disable-usage-stats",
+            "--num-cpus=1",  # attempts ask for none; Ray itself wants a worker for its own short tasks
+            f"--resources={json.dumps(self._resources)}",
+            f"--object-store-memory={OBJECT_STORE_BYTES}",
+            f"--temp-dir={temp_dir}",
+            "--log-style=record",
+            "--log-color=false",
+        ]
+        with self._log_file.open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment(),
+                start_new_session=True,
+            )
+        stat = process_stat(process.pid)  # our child: it is there, at least as a zombie
+        assert stat is not None
+        self._process = process
+        self._record = _NodeRecord(process.pid, stat.started, address, str(temp_dir))
+        self._record_file.write_text(json.dumps(self._record._asdict()), encoding="utf-8")
+        wait_until(lambda: not self.is_running or self._is_ready(), timeout_s)
+        if not self._is_ready() or not self.is_running:
+            ended = "does not come up in time" if self.is_running else f"ended with code {process.returncode}"
+            lines = self._log_file.read_text("utf-8", "replace").strip().splitlines()[-_LOG_LINES:]
+            self.stop()
+            raise Unavailable(f"the Ray node {ended}; see {self._log_file}: {' | '.join(lines)}")
+
+    def _is_ready(self) -> bool:
+        return _READY in self._log_file.read_text("utf-8", "replace")
+
+    def _environment(self) -> dict[str, str]:
+        """From nothing; workers inherit it."""
+        kept = {"PATH": os.defpath, "LANG": "C.UTF-8", "HOME": "/"}
+        return {
+            **{name: os.environ.get(name, default) for name, default in kept.items()},
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self._token_file),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_raylet_start_wait_time_s": f"{START_TIMEOUT_S:.0f}",
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # else a node with an attempt takes 30 s to stop
+            "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES": "1",  # devices are chosen per launch, not by Ray
+        }
+
+    def _read_record(self) -> _NodeRecord | None:
+        try:
+            return _NodeRecord(**json.loads(self._record_file.read_bytes()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def _members(self, record: _NodeRecord) -> set[int]:
+        """The processes of the node's session. Supervisors of attempts have left it, and end by themselves."""
+        leader = process_stat(record.pid)
+        if leader is not None and leader.started != record.started:
+            return set()  # the number has a new owner
+        token = f"RAY_AUTH_TOKEN_PATH={self._token_file}".encode()
+        found = set()
+        for pid in psutil.pids():
+            with contextlib.suppress(OSError):
+                stat = process_stat(pid)
+                if os.getsid(pid) != record.pid or stat is None or stat.state in "ZX":
+                    continue
+                # Without its leader a session's number alone is no proof.
+                if leader is not None or token in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    found.add(pid)
+        return found
+
+
+class RayHead(RayNode):
+    """The head node of a cluster for this machine. `port` 0 means any free one."""
+
+    def __init__(self, run_dir: Path, slots: int, port: int = 0, resources: Mapping[str, float] | None = None) -> None:
+        super().__init__(run_dir, "ray-head", run_dir / "ray.token", {"slot": slots, **(resources or {})})
+        self._port = port
+
+    @property
+    def token_file(self) -> Path:
+        """The cluster's secret, readable by its owner only. It stays the same over restarts."""
+        return self._token_file
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> str:
+        """Returns the cluster's address when a driver can connect. Raises Unavailable with the reason."""
+        if self._take_over():
+            return self.address
+        self._write_token()
+        port = self._port or _free_port()
+        arguments = ["--head", f"--port={port}", "--include-dashboard=false", "--node-ip-address=127.0.0.1"]
+        self._launch(arguments, f"127.0.0.1:{port}", timeout_s)
+        return self.address
+
+    def _write_token(self) -> None:
+        self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(self._token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                file.write(secrets.token_hex(32))
+        self._token_file.chmod(0o600)
+
+
+def start_worker_node(
+    head: RayHead, run_dir: Path, slots: int, host: str, timeout_s: float = START_TIMEOUT_S
+) -> RayNode:
+    """Another node of the head's cluster on this machine; it has the resource `host:<host>` beside its slots."""
+    node = RayNode(run_dir, f"ray-{host}", head.token_file, {"slot": slots, f"host:{host}": 1})
+    node._launch([f"--address={head.address}"], head.address, timeout_s)  # noqa: SLF001 - this module's own class
+    return node
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=1.0):
+            return True
+    except OSError:
+        return False
