@@ -38,7 +38,7 @@ def executor_for(kind: str, data: DataDirectory, slots: int, ray_address: str | 
 
     if ray_address is None:
         raise Unavailable("the ray executor needs --ray-address")
-    return RayExecutor(ray_address, data.attempts, data.templates)
+    return RayExecutor(ray_address, data.attempts, data.templates, data.ray_token)
 
 
 def run(dispatcher: Dispatcher, stopping: threading.Event) -> None:

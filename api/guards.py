@@ -73,7 +73,9 @@ class BodyLimit:
         if length == "0" and "transfer-encoding" not in headers:
             await self._app(scope, receive, send)
             return
-        refusal = answer(413, "BodyTooLarge", f"the body may have at most {MAX_BODY} bytes", headers={"Connection": "close"})
+        refusal = answer(
+            413, "BodyTooLarge", f"the body may have at most {MAX_BODY} bytes", headers={"Connection": "close"}
+        )
         if not length.isdecimal() or int(length) > MAX_BODY:
             await refusal(scope, receive, send)
             return

@@ -35,7 +35,14 @@ def study(request: Request, study_id: str, parts: Given) -> Response:
         found = parts.store.study(int(study_id) if study_id.isascii() and study_id.isdecimal() else 0)
     except NotFound:
         return not_found(request, f"There is no study {study_id[:40]}.")
-    return _page(request, "study.html", last_event=last_event, study=found, plotly=parts.plotly)
+    return _page(
+        request,
+        "study.html",
+        last_event=last_event,
+        study=found,
+        space=parts.store.space_of(found.id),
+        plotly=parts.plotly,
+    )
 
 
 @router.get("/plotly/{version}/plotly.min.js")

@@ -18,8 +18,9 @@ import structlog
 from api.child_process import ChildProcess
 from api.data_directory import DataDirectory, default_root
 from api.logs import log_to_stderr
-from workers.marked_processes import sweep_root
+from autotune.errors import Unavailable
 from workers.ray_head import RayHead
+from workers.sweep import sweep_all
 
 log = structlog.get_logger("up")
 
@@ -63,9 +64,7 @@ class Service:
     def run(self) -> int:
         """Start everything, keep it alive, end everything. Gives the exit code."""
         with lock(self._data):
-            swept = sweep_root(self._data.root)
-            if swept:
-                log.info("ended what an earlier run left", processes=swept)
+            self._sweep()
             (self._data.run / "up.json").unlink(missing_ok=True)
             try:
                 return self._run()
@@ -77,20 +76,57 @@ class Service:
         url = self._wait_for_api(api)
         if url is None:
             return 0 if self._stopping.is_set() else 1
-        if self._ray is not None:
-            self._ray.start(self._stopping)
-            if self._stopping.is_set():
-                return 0
+        if not self._start_ray():
+            return 0 if self._stopping.is_set() else 1
         self._start_dispatcher()
         self._announce(url)
         while not self._stopping.wait(POLL_S):
-            if self._ray is not None and not self._ray.alive():
+            if self._ray is not None and not self._ray.is_running:
                 log.warning("Ray ended and is started again")
-                self._ray.stop()
-                self._ray.start(self._stopping)
+                self._restart_with_ray()
             for child in self._children:
                 child.keep_alive()
         return 0
+
+    def _start_ray(self) -> bool:
+        """In a thread, since a start takes up to two minutes on a busy machine, and Ctrl-C must not wait."""
+        ray = self._ray
+        if ray is None:
+            return True
+        errors: list[str] = []
+
+        def start() -> None:
+            try:
+                ray.start()
+            except Unavailable as error:
+                errors.append(error.message)
+
+        starting = threading.Thread(target=start, name="ray-start", daemon=True)
+        starting.start()
+        while starting.is_alive() and not self._stopping.is_set():
+            starting.join(POLL_S)
+        if errors:
+            log.error("Ray does not start", reason=errors[0])
+        return not errors and not self._stopping.is_set()
+
+    def _restart_with_ray(self) -> None:
+        """A driver outlives its cluster by a minute and is of no use meanwhile: it is replaced too."""
+        dispatcher = next(child for child in self._children if child.name == "dispatcher")
+        self._children.remove(dispatcher)
+        dispatcher.terminate()
+        dispatcher.wait_or_kill(time.monotonic() + CHILDREN_STOP_S)
+        if self._ray is not None:
+            self._ray.stop()
+        self._sweep()
+        if self._start_ray():
+            self._start_dispatcher()
+        else:
+            self._stopping.set()
+
+    def _sweep(self) -> None:
+        """End servers whose runner is gone; attempts that still run are taken over by the dispatcher."""
+        for uid, left in sweep_all(self._data.attempts).items():
+            log.info("swept what an attempt left", attempt=uid, not_ended=sorted(left))
 
     def _child(self, name: str, argv: list[str], extra: dict[str, str]) -> ChildProcess:
         env = {**os.environ, **extra}
@@ -132,11 +168,9 @@ class Service:
         argv += ["--slots", str(self._args.slots)]
         if self._args.database:
             argv += ["--database", self._args.database]
-        extra: dict[str, str] = {}
         if self._ray is not None:
             argv += ["--ray-address", self._ray.address]
-            extra = self._ray.driver_env
-        self._child("dispatcher", argv, extra)
+        self._child("dispatcher", argv, {})
 
     def _announce(self, url: str) -> None:
         pids = {child.name: child.pid for child in self._children}
@@ -155,9 +189,9 @@ class Service:
             child.wait_or_kill(deadline)
         if self._ray is not None:
             self._ray.stop()
-        left = sweep_root(self._data.root)
+        self._sweep()
         (self._data.run / "up.json").unlink(missing_ok=True)
-        log.info("autotune is down", swept=left)
+        log.info("autotune is down")
 
 
 def main() -> None:

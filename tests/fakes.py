@@ -217,6 +217,11 @@ class InMemoryStudyStore:
             if name in self._leases and self._leases[name][0] == owner:
                 del self._leases[name]
 
+    def lease_owner(self, name: str) -> str | None:
+        with self._lock:
+            holder, until = self._leases.get(name, (None, self._now()))
+            return holder if self._now() < until else None
+
     def _running(self, study_id: int) -> Study:
         study = self.study(study_id)
         if study.state.is_finished:

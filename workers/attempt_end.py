@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from workers.marked_processes import end_all, marked
+from workers.attempt_files import AttemptFiles
+from workers.marked_processes import marked
+from workers.sweep import LIMIT_S as SWEEP_S
+from workers.sweep import sweep
 
 SUPERVISOR_S = 10.0  # a supervisor ends its servers within 7 s of its runner's death
-KILL_S = 5.0  # a process that survives SIGKILL for this long hangs in a driver
+LIMIT_S = SUPERVISOR_S + SWEEP_S
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
@@ -22,15 +25,12 @@ def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
     return True
 
 
-def end_attempt(root: str, uid: str) -> list[int]:
+def end_attempt(attempts_root: Path, uid: str) -> list[int]:
     """Wait for the supervisor to end the attempt's servers, then end what it could not; gives the pids left.
 
-    `root` is the folder of all attempts on this host, as its processes are marked with it. Takes at most 15 s.
+    Takes at most `LIMIT_S`.
     """
-
-    def left() -> set[int]:
-        return marked(root, uid).keys() - {os.getpid()}
-
-    if wait_until(lambda: not left(), SUPERVISOR_S):
+    root = AttemptFiles(attempts_root, uid).root_text
+    if wait_until(lambda: not marked(root, uid), SUPERVISOR_S):
         return []
-    return sorted(end_all(left, KILL_S))
+    return sorted(sweep(attempts_root, uid))

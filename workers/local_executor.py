@@ -28,12 +28,13 @@ from pydantic import ValidationError
 from autotune.domain.failure import Failure, FailureClass, Phase
 from autotune.domain.job import TrialJob, TrialOutcome
 from autotune.errors import Unavailable
-from workers.attempt_end import KILL_S, end_attempt, wait_until
+from workers.attempt_end import end_attempt, wait_until
 from workers.attempt_files import AlreadyStarted, AttemptFiles, Runner
 from workers.marked_processes import process_stat
 
 START_GRACE_S = 10.0  # a job without a runner for this long was left by a dispatcher that died in between
-TERM_S = 3.0  # how long a cancelled runner may take to end by itself
+TERM_S = 3.0  # how long a cancelled runner may take to end its servers and itself
+KILL_S = 5.0
 _POLL_S = 0.05
 _LAST_LINE = 500  # characters of the runner's last words that go into a failure
 _LOG_MODE = 0o600
@@ -123,7 +124,7 @@ class LocalExecutor:
             self._flights.pop(uid, None)
 
     def cancel(self, uid: str) -> None:
-        """End the attempt and all its processes. Takes 2 s as a rule, and 25 s at most."""
+        """End the attempt and all its processes. Takes 2 s as a rule, and 30 s at most."""
         with self._lock:
             self._flights.pop(uid, None)
         files = AttemptFiles(self._root, uid)
@@ -134,7 +135,7 @@ class LocalExecutor:
         for runner in (files.runner(), _launched(files)):
             if runner is not None and runner.pid != os.getpid():
                 self._end(runner)
-        end_attempt(files.root_text, uid)
+        end_attempt(self._root, uid)
 
     def close(self) -> None:
         """Attempts in flight go on: each is a session of its own."""

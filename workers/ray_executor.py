@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
 from autotune.domain.failure import Failure, FailureClass, Phase
 from autotune.domain.job import TrialJob, TrialOutcome
 from autotune.errors import Unavailable
-from workers.attempt_end import KILL_S, SUPERVISOR_S, end_attempt
+from workers.attempt_end import LIMIT_S, end_attempt
 from workers.attempt_files import AlreadyStarted, AttemptFiles
 from workers.host_templates import HostTemplates
 
@@ -48,7 +48,7 @@ PACKAGES = ("autotune", "search_spaces", "workers")
 RUN_ATTEMPT = "workers.attempt:run_attempt"
 
 PLACEMENT_S = 120.0  # an actor that no node takes stays pending for ever without a word
-LEFTOVER_S = 30.0  # every attempt of interest is adopted within seconds of a dispatcher's start
+LEFTOVER_S = 10.0  # a dispatcher adopts before it asks for capacity, and its store knows what runs
 _CONNECT_S = 2.0
 _QUESTION_S = 2.0  # an idle actor answers in 2 ms
 _POLL_S = 0.5
@@ -135,7 +135,9 @@ class RayExecutor:
     """A `TrialExecutor` over a Ray cluster. Thread-safe.
 
     A node offers `slots_resource` for as many attempts as it takes at once. `attempts_root` and
-    `templates_dir` are paths on every node. Raises Unavailable when the cluster cannot be reached.
+    `templates_dir` are paths on every node. Without `token_file`, RAY_AUTH_TOKEN_PATH names the file.
+    `run_attempt` is what an actor calls, as `module:function`. Raises Unavailable when the cluster cannot be
+    reached.
     """
 
     def __init__(
@@ -143,7 +145,7 @@ class RayExecutor:
         address: str,
         attempts_root: Path,
         templates_dir: Path,
-        token_file: Path,
+        token_file: Path | None = None,
         slots_resource: str = "slot",
         namespace: str = "autotune",
         run_attempt: str = RUN_ATTEMPT,
@@ -162,7 +164,8 @@ class RayExecutor:
         self._strangers: dict[str, float] = {}
         self._lock = threading.RLock()
         self._connected_here = False
-        os.environ["RAY_AUTH_TOKEN_PATH"] = str(token_file.resolve())
+        if token_file is not None:
+            os.environ["RAY_AUTH_TOKEN_PATH"] = str(token_file.resolve())
         with self._cluster():
             if not ray.is_initialized():
                 ray.init(address=address, namespace=namespace, log_to_driver=False, configure_logging=False)
@@ -170,8 +173,9 @@ class RayExecutor:
 
     def capacity(self) -> int:
         with self._lock, self._cluster():
-            slots = int(ray.cluster_resources().get(self._slots_resource, 0))
-            return max(0, slots - len(self._flights) - self._others())
+            nodes: list[dict[str, Any]] = cast(Any, ray).nodes()  # the one call that Ray leaves without types
+            slots = sum(node["Resources"].get(self._slots_resource, 0) for node in nodes if node["Alive"])
+            return max(0, int(slots) - len(self._flights) - self._others())
 
     def submit(self, job: TrialJob) -> None:
         with self._lock:
@@ -179,11 +183,11 @@ class RayExecutor:
                 return
             with self._cluster():
                 actor = self._find(job.uid)
-                if actor is None:
-                    if self.capacity() == 0:
-                        raise Unavailable("all slots of the cluster are taken")
-                    actor = self._create(job)
-                self._watch(job.uid, actor)
+            if actor is None:
+                if self.capacity() == 0:
+                    raise Unavailable("all slots of the cluster are taken")
+                actor = self._create(job)
+            self._watch(job.uid, actor)
 
     def adopt(self, job: TrialJob) -> bool:
         with self._lock:
@@ -214,8 +218,7 @@ class RayExecutor:
                 return []
             with self._cluster():
                 refs = [flight.ended for flight in flights.values()]
-                if ray.wait(refs, timeout=min(left_s, _POLL_S))[0]:
-                    left_s = 0.0
+                ray.wait(refs, timeout=min(left_s, _POLL_S))
                 ready = set(ray.wait(refs, num_returns=len(refs), timeout=0)[0])
             for uid, flight in flights.items():
                 self._note_place(flight)
@@ -234,8 +237,11 @@ class RayExecutor:
                 self._kill(flight.actor)
 
     def cancel(self, uid: str) -> None:
-        """End the attempt and all its processes. Takes 2 s as a rule, and 20 s at most."""
-        with self._lock:
+        """End the attempt and all its processes. Takes 2 s as a rule, and 25 s at most.
+
+        With the cluster's head, its attempts have gone too.
+        """
+        with self._lock, suppress(Unavailable):
             flight = self._flights.pop(uid, None)
             with self._cluster():
                 if flight is None:
@@ -245,9 +251,9 @@ class RayExecutor:
                     return
                 ray.wait([flight.placed], timeout=_QUESTION_S)
                 self._note_place(flight)
-        self._kill(flight.actor)
-        if flight.node is not None:
-            self._make_sure(uid, flight.node)
+            self._kill(flight.actor)
+            if flight.node is not None:
+                self._make_sure(uid, flight.node)
 
     def close(self) -> None:
         """Attempts in flight go on: their actors are detached."""
@@ -285,16 +291,19 @@ class RayExecutor:
             # Waiting calls of dispatchers that have died must not keep the quick ones from being answered.
             concurrency_groups={"wait": 4},
         )
+        places = str(self._root), str(self._templates)
         try:
-            return options.remote(
-                job.model_dump_json(),
-                str(self._root),
-                str(self._templates),
-                version(DISTRIBUTION),
-                self._run_attempt,
-            )
-        except ActorAlreadyExistsError:
-            return ray.get_actor(job.uid, namespace=self._namespace)
+            with self._cluster(), suppress(ActorAlreadyExistsError):
+                return options.remote(job.model_dump_json(), *places, version(DISTRIBUTION), self._run_attempt)
+            with self._cluster():
+                return ray.get_actor(job.uid, namespace=self._namespace)
+        except Unavailable:
+            # Who is told so starts another attempt: this one must not run beside it.
+            with suppress(Unavailable), self._cluster():
+                actor = self._find(job.uid)
+                if actor is not None:
+                    self._kill(actor)
+            raise
 
     def _watch(self, uid: str, actor: Any) -> None:
         self._flights[uid] = self._ask(actor)
@@ -338,8 +347,8 @@ class RayExecutor:
             "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
         }
         with suppress(RayError, Unavailable), self._cluster():
-            left = ray.remote(end_attempt).options(**options).remote(str(self._root), uid)
-            ray.get(left, timeout=SUPERVISOR_S + KILL_S)
+            left = ray.remote(end_attempt).options(**options).remote(self._root, uid)
+            ray.get(left, timeout=LIMIT_S)
 
     def _others(self) -> int:
         """How many actors hold a slot and are not ours; those that ended and that nobody adopts are released.

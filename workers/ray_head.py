@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -71,7 +72,16 @@ class RayNode:
         return self._record.address
 
     @property
-    def is_running(self) -> bool:
+    def driver_env(self) -> dict[str, str]:
+        """What a process that connects to the cluster needs in its environment."""
+        return {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self._token_file),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES": "1",  # devices are chosen per launch, not by Ray
+        }
+
+    def alive(self) -> bool:
         if self._process is not None:
             self._process.poll()  # a child of ours that ended must not stay a zombie
         return self._record is not None and is_running(self._record.pid, self._record.started)
@@ -106,7 +116,7 @@ class RayNode:
         self.stop()
         return False
 
-    def _launch(self, arguments: list[str], address: str, timeout_s: float) -> None:
+    def _launch(self, arguments: list[str], address: str, timeout_s: float, stopping: threading.Event) -> None:
         self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Short, for a socket's path may have 107 characters. Ray opens its folder to everyone: ours is around it.
         temp_dir = Path(tempfile.mkdtemp(prefix="atr-", dir="/tmp")) / "r"
@@ -134,9 +144,9 @@ class RayNode:
         self._process = process
         self._record = _NodeRecord(process.pid, stat.started, address, str(temp_dir))
         self._record_file.write_text(json.dumps(self._record._asdict()), encoding="utf-8")
-        wait_until(lambda: not self.is_running or self._is_ready(), timeout_s)
-        if not self._is_ready() or not self.is_running:
-            ended = "does not come up in time" if self.is_running else f"ended with code {process.returncode}"
+        wait_until(lambda: self._is_ready() or not self.alive() or stopping.is_set(), timeout_s)
+        if not stopping.is_set() and not (self.alive() and self._is_ready()):
+            ended = "does not come up in time" if self.alive() else f"ended with code {process.returncode}"
             lines = self._log_file.read_text("utf-8", "replace").strip().splitlines()[-_LOG_LINES:]
             self.stop()
             raise Unavailable(f"the Ray node {ended}; see {self._log_file}: {' | '.join(lines)}")
@@ -149,12 +159,9 @@ class RayNode:
         kept = {"PATH": os.defpath, "LANG": "C.UTF-8", "HOME": "/"}
         return {
             **{name: os.environ.get(name, default) for name, default in kept.items()},
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN_PATH": str(self._token_file),
-            "RAY_USAGE_STATS_ENABLED": "0",
+            **self.driver_env,
             "RAY_raylet_start_wait_time_s": f"{START_TIMEOUT_S:.0f}",
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # else a node with an attempt takes 30 s to stop
-            "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES": "1",  # devices are chosen per launch, not by Ray
         }
 
     def _read_record(self) -> _NodeRecord | None:
@@ -193,14 +200,17 @@ class RayHead(RayNode):
         """The cluster's secret, readable by its owner only. It stays the same over restarts."""
         return self._token_file
 
-    def start(self, timeout_s: float = START_TIMEOUT_S) -> str:
-        """Returns the cluster's address when a driver can connect. Raises Unavailable with the reason."""
+    def start(self, stopping: threading.Event | None = None, timeout_s: float = START_TIMEOUT_S) -> str:
+        """Returns the cluster's address when a driver can connect; earlier when `stopping` is set.
+
+        Raises Unavailable with the reason when the node does not come up.
+        """
         if self._take_over():
             return self.address
         self._write_token()
         port = self._port or _free_port()
         arguments = ["--head", f"--port={port}", "--include-dashboard=false", "--node-ip-address=127.0.0.1"]
-        self._launch(arguments, f"127.0.0.1:{port}", timeout_s)
+        self._launch(arguments, f"127.0.0.1:{port}", timeout_s, stopping or threading.Event())
         return self.address
 
     def _write_token(self) -> None:
@@ -217,7 +227,7 @@ def start_worker_node(
 ) -> RayNode:
     """Another node of the head's cluster on this machine; it has the resource `host:<host>` beside its slots."""
     node = RayNode(run_dir, f"ray-{host}", head.token_file, {"slot": slots, f"host:{host}": 1})
-    node._launch([f"--address={head.address}"], head.address, timeout_s)  # noqa: SLF001 - this module's own class
+    node._launch([f"--address={head.address}"], head.address, timeout_s, threading.Event())  # noqa: SLF001 - this module's own class
     return node
 
 

@@ -116,7 +116,8 @@ class SearchSpace(Value):
             for name in rule.change:
                 if name not in self.by_name:
                     raise ValueError(f"rule {rule.name} changes an unknown knob {name}")
-        for where, values in [("baseline", self.baseline)] + [(f"recipe {r.name}", r.values) for r in self.recipes]:
+        written = {"baseline": self.baseline, **{f"recipe {r.name}": self.complete(r.values) for r in self.recipes}}
+        for where, values in written.items():
             problems = self.problems(values)
             if problems:
                 raise ValueError(f"{where}: {problems[0]}")

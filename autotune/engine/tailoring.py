@@ -42,8 +42,9 @@ def tailor(space: SearchSpace, spec: StudySpec, template: LaunchTemplate) -> Sea
     ]
     if problems:
         raise InvalidStudy("the study cannot be run", problems)
-    tailored = _only_listed_libraries(space, template).model_copy(
-        update={"baseline": {**space.baseline, **spec.baseline, **spec.hold}, "hold": {**space.hold, **spec.hold}}
+    listed = _only_listed_libraries(space, template)
+    tailored = listed.model_copy(
+        update={"baseline": {**listed.baseline, **spec.baseline, **spec.hold}, "hold": {**listed.hold, **spec.hold}}
     )
     _check_baseline(tailored, spec)
     return tailored

@@ -27,3 +27,9 @@ def release(session: Session, name: str, owner: str) -> None:
     row = session.get(LeaseRow, name)
     if row is not None and row.owner == owner:
         session.delete(row)
+
+
+def owner(session: Session, name: str, now: datetime) -> str | None:
+    """Who holds the lease; None for a free or run-out one."""
+    row = session.get(LeaseRow, name)
+    return row.owner if row is not None and now < row.until else None

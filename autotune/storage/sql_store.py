@@ -203,6 +203,10 @@ class SqlStudyStore:
         with self._database.writing() as session:
             leases.release(session, name, owner)
 
+    def lease_owner(self, name: str) -> str | None:
+        with self._database.reading() as session:
+            return leases.owner(session, name, self._now())
+
 
 def _study(session: Session, study_id: int) -> StudyRow:
     row = session.get(StudyRow, study_id) if 0 < study_id <= MAX_INT else None

@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     add("-b", "--batch-size", type=int, help="logical batch in tokens; engine's default: 2048")
     add("-ub", "--ubatch-size", type=int, help="physical batch in tokens; engine's default: 512")
     add("-np", "--parallel", type=int, default=AUTO, help="slots; -1: four over one shared KV cache (default)")
+    add("-kvu", "--kv-unified", action=argparse.BooleanOptionalAction, help="one KV cache for all slots")
     add("-c", "--ctx-size", type=int, help="tokens of all slots together; engine's default: the model's context length")
     add("-fa", "--flash-attn", choices=FLASH_ATTENTION, default="auto")
     add("-ctk", "--cache-type-k", choices=CACHE_TYPES, default="f16")
@@ -82,6 +83,7 @@ def parameters(flags: argparse.Namespace, engine: ModuleType) -> Any:
     speculative = params.speculative
     speculative.types = [getattr(engine.common_speculative_type, SPECULATION[flags.spec_type])]
     given: list[tuple[Any, str, int | None]] = [
+        (params, "kv_unified", flags.kv_unified),
         (params.cpuparams, "n_threads", flags.threads),
         (params.cpuparams_batch, "n_threads", flags.threads_batch),
         (params.cpuparams, "poll", flags.poll),

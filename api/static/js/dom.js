@@ -24,8 +24,14 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
+// Replaces what is in `parent`; what had the focus there has it afterwards, found again by its link or key.
 export function put(parent, ...children) {
+  const held = parent.contains(document.activeElement) ? document.activeElement : null;
+  const key = held?.dataset.key ?? held?.getAttribute("href");
   parent.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  if (!held || parent.contains(document.activeElement)) return;
+  if (parent.contains(held)) held.focus({ preventScroll: true });
+  else if (key) [...parent.querySelectorAll("[href], [data-key]")].find((e) => (e.dataset.key ?? e.getAttribute("href")) === key)?.focus({ preventScroll: true });
 }
 
 // A bar of parts that share its length; `parts` are {share: 0..1, kind}.
