@@ -23,7 +23,7 @@ from api.guards import AnswerHeaders, BodyLimit, OwnBrowserOnly
 from api.metrics import Metrics, RequestCount
 from api.parts import Parts
 from api.settings import Settings
-from autotune import __version__
+from api.version import VERSION
 from autotune.engine.clock import SystemClock
 from autotune.engine.ports import SpaceSource, StudyStore, TemplateSource
 from autotune.engine.study_service import StudyService
@@ -52,7 +52,7 @@ def create_app(
         close()
 
     # The framework's pages for trying the API out load scripts from other hosts: they stay off.
-    app = FastAPI(title="autotune", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(title="autotune", version=VERSION, docs_url=None, redoc_url=None, lifespan=lifespan)
     metrics = Metrics(store)
     app.state.parts = Parts(settings, service, store, spaces_known, templates_known, metrics)
     for module in (studies, trials, spaces, event_stream, health, pages):
@@ -72,10 +72,10 @@ def build_app(settings: Settings) -> FastAPI:
 
     Raises Unavailable when the database does not answer, InvalidRequest when its URL cannot be used.
     """
-    settings.data.mkdir(parents=True, exist_ok=True)
+    data = settings.directory.prepare()
     store = open_store(settings.database)
-    known_spaces = SpaceCatalog(settings.data / "spaces")
-    known_templates = HostTemplates(settings.data / "templates")
+    known_spaces = SpaceCatalog(data.spaces)
+    known_templates = HostTemplates(data.templates)
     service = StudyService(store, known_spaces, known_templates, SystemClock())
     return create_app(settings, service, store, known_spaces, known_templates, close=store.close)
 
@@ -109,7 +109,6 @@ class Api(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _announce(self) -> None:
-        self._run_file.parent.mkdir(parents=True, exist_ok=True)
         draft = self._run_file.with_suffix(f".{os.getpid()}.tmp")
         draft.write_text(json.dumps({"url": self._url, "pid": os.getpid()}), encoding="utf-8")
         draft.replace(self._run_file)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.templating import Jinja2Templates
 
 from api.parts import Given
-from autotune import __version__
+from api.version import VERSION
 from autotune.errors import NotFound
 
 HERE = Path(__file__).parent
@@ -64,4 +64,4 @@ def not_found(request: Request, sentence: str) -> Response:
 
 
 def _page(request: Request, template: str, status: int = 200, **content: Any) -> Response:
-    return _templates.TemplateResponse(request, template, {"version": __version__, **content}, status_code=status)
+    return _templates.TemplateResponse(request, template, {"version": VERSION, **content}, status_code=status)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from fastapi.exceptions import RequestValidationError
 from pydantic_core import ErrorDetails
@@ -20,7 +20,7 @@ def problems_of_request(error: RequestValidationError) -> list[Problem]:
     found: list[Problem] = []
     for entry in error.errors():
         place, *path = entry["loc"]
-        details: ErrorDetails = {**entry, "loc": tuple(path)}
+        details = cast(ErrorDetails, {**entry, "loc": tuple(path)})
         if entry["type"] == "json_invalid":
             found.append(Problem(key="body", message=f"is no JSON: {entry['ctx']['error']}", mend="send a JSON object"))
         elif place == "body":

@@ -8,6 +8,8 @@ from pathlib import Path
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from api.data_directory import DataDirectory, default_root
+
 
 class Settings(BaseSettings):
     """Where the service keeps its data and where it listens.
@@ -18,7 +20,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="AUTOTUNE_", frozen=True, extra="ignore")
 
-    data: Path = Field(default_factory=lambda: Path.home() / ".local" / "share" / "autotune")
+    data: Path = Field(default_factory=default_root)
     host: str = "127.0.0.1"
     port: int = Field(default=8765, ge=0, le=65535)
     database_url: str | None = None
@@ -36,14 +38,19 @@ class Settings(BaseSettings):
         )
 
     @property
+    def directory(self) -> DataDirectory:
+        """The paths in `data`."""
+        return DataDirectory(self.data)
+
+    @property
     def database(self) -> str:
         """The URL of the store."""
-        return self.database_url or f"sqlite:///{self.data.absolute() / 'autotune.db'}"
+        return self.database_url or self.directory.database_url
 
     @property
     def run_file(self) -> Path:
         """Says where a running api listens: `{"url": ..., "pid": ...}`."""
-        return self.data / "run" / "api.json"
+        return self.directory.run / "api.json"
 
 
 def _is_loopback(host: str) -> bool:

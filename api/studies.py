@@ -14,7 +14,7 @@ from api.route_types import Limit, Offset, StudyId
 from api.schemas import StudyList
 from autotune.domain.export import to_env, to_json, to_sh
 from autotune.domain.recipe import Recipe
-from autotune.domain.study import Study, StudySpec, StudyState
+from autotune.domain.study import StudySpec, StudyState
 from autotune.engine.overview import StudyOverview
 
 router = APIRouter(prefix="/api/v1/studies", tags=["studies"])
@@ -52,11 +52,11 @@ IdempotencyKey = Annotated[
         201: {"headers": {"Location": {"description": "Where the study is.", "schema": {"type": "string"}}}},
     },
 )
-def create(spec: StudySpec, parts: Given, response: Response, idempotency_key: IdempotencyKey = None) -> Study:
+def create(spec: StudySpec, parts: Given, response: Response, idempotency_key: IdempotencyKey = None) -> StudyOverview:
     """Store a study; the dispatcher takes it up. Nothing is stored when anything is wrong with it."""
     study = parts.service.create(spec, idempotency_key)
     response.headers["Location"] = f"/api/v1/studies/{study.id}"
-    return study
+    return parts.service.overview(study.id)
 
 
 @router.get("", responses=declared())
@@ -78,15 +78,17 @@ def look(study_id: StudyId, parts: Given) -> StudyOverview:
 
 
 @router.post("/{study_id}/cancel", responses=declared(403, 404, 409))
-def cancel(study_id: StudyId, parts: Given) -> Study:
+def cancel(study_id: StudyId, parts: Given) -> StudyOverview:
     """End the study; what it has running is ended soon after."""
-    return parts.service.cancel(study_id)
+    parts.service.cancel(study_id)
+    return parts.service.overview(study_id)
 
 
 @router.post("/{study_id}/resume", responses=declared(403, 404, 409))
-def resume(study_id: StudyId, parts: Given) -> Study:
+def resume(study_id: StudyId, parts: Given) -> StudyOverview:
     """Go on with a cancelled or failed study."""
-    return parts.service.resume(study_id)
+    parts.service.resume(study_id)
+    return parts.service.overview(study_id)
 
 
 @router.get("/{study_id}/recipe", responses=declared(404, 409))

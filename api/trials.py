@@ -60,7 +60,7 @@ def log(study_id: StudyId, number: TrialNumber, parts: Given) -> PlainTextRespon
     """The end of the server's log: of a finished trial as stored, of a running one as it stands now."""
     trial = parts.store.trial(study_id, number)
     if trial.state is TrialState.RUNNING:
-        text = _live_log(parts.settings.data, parts.store.study(study_id), trial)
+        text = _live_log(parts.settings.directory.attempts, parts.store.study(study_id), trial)
     else:
         text = trial.log_tail or (trial.failure.log_tail if trial.failure else "")
     return PlainTextResponse(text)
@@ -75,9 +75,9 @@ def _baseline(store: StudyStore, study_id: int) -> Candidate:
     return first.candidate if first.is_baseline else Candidate(values=store.space_of(study_id).complete({}))
 
 
-def _live_log(data: Path, study: Study, trial: Trial) -> str:
+def _live_log(attempts: Path, study: Study, trial: Trial) -> str:
     """Empty where the attempt runs on another host: its log arrives with its outcome."""
-    folder = data / "attempts" / attempt_uid(study, trial.number, trial.attempt)
+    folder = attempts / attempt_uid(study, trial.number, trial.attempt)
     tails = [(role, _tail(folder / f"{role}.log")) for role in trial.plan.roles]
     if len(tails) == 1:
         return tails[0][1]

@@ -124,6 +124,8 @@ def _values_out_of_range(parts: _Parts) -> Iterator[tuple[KeyPath, Problem]]:
         if isinstance(values, dict):
             plain = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
             for problem in space.problems(plain):
+                if problem.key not in plain and where != ("baseline",):
+                    continue  # a recipe is laid over the baseline
                 path = (*where, problem.key)
                 mend = nearest(problem.key, names) if problem.key not in names else problem.mend
                 yield _at(path, problem.message, mend, problem.allowed)

@@ -17,7 +17,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -49,6 +49,7 @@ RUN_ATTEMPT = "workers.attempt:run_attempt"
 
 PLACEMENT_S = 120.0  # an actor that no node takes stays pending for ever without a word
 LEFTOVER_S = 10.0  # a dispatcher adopts before it asks for capacity, and its store knows what runs
+WAITING = "waiting"  # the actor's threads for calls that wait for the outcome
 _CONNECT_S = 2.0
 _QUESTION_S = 2.0  # an idle actor answers in 2 ms
 _POLL_S = 0.5
@@ -173,7 +174,7 @@ class RayExecutor:
 
     def capacity(self) -> int:
         with self._lock, self._cluster():
-            nodes: list[dict[str, Any]] = cast(Any, ray).nodes()  # the one call that Ray leaves without types
+            nodes: list[dict[str, Any]] = cast(Any, ray).nodes()  # Ray leaves it without types
             slots = sum(node["Resources"].get(self._slots_resource, 0) for node in nodes if node["Alive"])
             return max(0, int(slots) - len(self._flights) - self._others())
 
@@ -209,25 +210,18 @@ class RayExecutor:
         while True:
             with self._lock:
                 flights = dict(self._flights)
+            due = {uid: flight for uid, flight in flights.items() if flight.outcome is None}
+            if due:
+                self._look(due)
             arrived = [flight.outcome for flight in flights.values() if flight.outcome is not None]
             left_s = deadline - time.monotonic()
             if arrived or left_s <= 0:
                 return arrived
-            if not flights:
+            if due:
+                with self._cluster():
+                    ray.wait([flight.ended for flight in due.values()], timeout=min(left_s, _POLL_S))
+            else:
                 time.sleep(left_s)
-                return []
-            with self._cluster():
-                refs = [flight.ended for flight in flights.values()]
-                ray.wait(refs, timeout=min(left_s, _POLL_S))
-                ready = set(ray.wait(refs, num_returns=len(refs), timeout=0)[0])
-            for uid, flight in flights.items():
-                self._note_place(flight)
-                if flight.ended in ready:
-                    flight.outcome = self._fetch(uid, flight)
-                elif flight.node is None and time.monotonic() - flight.since > self._placement_s:
-                    self._kill(flight.actor)
-                    text = f"no node took the attempt within {self._placement_s:.0f} s"
-                    flight.outcome = _infrastructure(uid, Phase.PLACE, text)
 
     def acknowledge(self, uid: str) -> None:
         """Forget the attempt; its actor goes and frees the slot. The folder on its host stays."""
@@ -279,7 +273,10 @@ class RayExecutor:
         return None
 
     def _create(self, job: TrialJob) -> Any:
-        options = ray.remote(AttemptActor).options(
+        # A group of its own for waiting calls: those of dead dispatchers must not keep the quick ones from being
+        # answered. Ray's types leave the argument out.
+        actor_class = cast(Any, ray).remote(concurrency_groups={WAITING: 4})(AttemptActor)
+        options = actor_class.options(
             name=job.uid,
             namespace=self._namespace,
             lifetime="detached",
@@ -288,8 +285,6 @@ class RayExecutor:
             num_cpus=0,
             resources={self._slots_resource: 1},
             max_concurrency=4,
-            # Waiting calls of dispatchers that have died must not keep the quick ones from being answered.
-            concurrency_groups={"wait": 4},
         )
         places = str(self._root), str(self._templates)
         try:
@@ -313,8 +308,22 @@ class RayExecutor:
         return _Flight(
             actor=actor,
             placed=actor.node.remote(),
-            ended=actor.outcome.options(concurrency_group="wait").remote(),
+            ended=actor.outcome.options(concurrency_group=WAITING).remote(),
         )
+
+    def _look(self, flights: Mapping[str, _Flight]) -> None:
+        """Note what has happened to attempts that have no outcome yet; never waits."""
+        with self._cluster():
+            refs = [flight.ended for flight in flights.values()]
+            ended = set(ray.wait(refs, num_returns=len(refs), timeout=0)[0])
+        for uid, flight in flights.items():
+            self._note_place(flight)
+            if flight.ended in ended:
+                flight.outcome = self._fetch(uid, flight)
+            elif flight.node is None and time.monotonic() - flight.since > self._placement_s:
+                self._kill(flight.actor)
+                text = f"no node took the attempt within {self._placement_s:.0f} s"
+                flight.outcome = _infrastructure(uid, Phase.PLACE, text)
 
     def _note_place(self, flight: _Flight) -> None:
         if flight.node is None and flight.placed is not None and ray.wait([flight.placed], timeout=0)[0]:

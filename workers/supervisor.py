@@ -168,6 +168,7 @@ class Supervisor:
                 break
             self._pump(0.05)
         left = end_all(self._left, KILL_S, self._pump)
+        self._pump(0.0)
         _report(event="stopped", left=sorted(left))
 
     def _left(self) -> set[int]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from autotune.cli.choices import Executor, Format
+from autotune.errors import AutotuneError
 
 app = typer.Typer(
     name="autotune",
@@ -20,27 +22,13 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help comes in half the time
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 study_app = typer.Typer(help="Create, list, show, cancel and resume studies.", no_args_is_help=True)
 space_app = typer.Typer(help="Look at search spaces.", no_args_is_help=True)
 app.add_typer(study_app, name="study")
 app.add_typer(space_app, name="space")
-
-
-class Executor(StrEnum):
-    """What runs trials."""
-
-    RAY = "ray"
-    LOCAL = "local"
-
-
-class Format(StrEnum):
-    """What a recipe is written as."""
-
-    SH = "sh"
-    ENV = "env"
-    JSON = "json"
 
 
 Url = Annotated[str, typer.Option("--url", envvar="AUTOTUNE_URL", help="Where the server answers.")]
@@ -172,7 +160,7 @@ def export(
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
-    """Write the recipe of a study: its best configuration with the evidence."""
+    """Write the best configuration of a study, with its evidence."""
     from autotune.cli.exports import export_recipe
 
     export_recipe(url, study, form, output, baseline=baseline, as_json=json)
@@ -185,7 +173,7 @@ def demo(
     executor: Annotated[Executor, typer.Option(help="What runs trials.")] = Executor.RAY,
     json: Json = False,
 ) -> None:
-    """Run one study from start to end on this machine with a server of its own."""
+    """Run one study to its end, with a server of its own."""
     from autotune.cli.demo import run_demo
 
     raise typer.Exit(run_demo(file, out, executor, as_json=json))
@@ -206,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app(args=words, prog_name="autotune")
-    except Exception as error:
+    except AutotuneError as error:
         from autotune.cli.complaint import complain
 
         raise SystemExit(complain(error, as_json="--json" in words)) from error

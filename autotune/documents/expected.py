@@ -33,8 +33,13 @@ def place_of(model: type[BaseModel], location: Sequence[str | int]) -> Place | N
     """Where pydantic's location leads, union branches included; None where it leads nowhere."""
     place: Place | None = Place(model)
     for part in location:
-        place = None if place is None else _inside(place, part)
+        place = None if place is None else inside(place, part)
     return place
+
+
+def is_union(place: Place | None) -> bool:
+    """Whether the next part of a location names a branch, and no key or index."""
+    return place is not None and get_origin(_bare(place)[0]) in (Union, types.UnionType)
 
 
 def keys_of(place: Place | None) -> tuple[str, ...]:
@@ -80,7 +85,8 @@ def in_words(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def _inside(place: Place, part: str | int) -> Place | None:
+def inside(place: Place, part: str | int) -> Place | None:
+    """One step further along a location."""
     annotation, _ = _bare(place)
     if _is_model(annotation):
         field = annotation.model_fields.get(part)

@@ -10,7 +10,16 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from autotune.documents.expected import Place, allowed_values, in_words, keys_of, pattern_in_words, place_of
+from autotune.documents.expected import (
+    Place,
+    allowed_values,
+    in_words,
+    inside,
+    is_union,
+    keys_of,
+    pattern_in_words,
+    place_of,
+)
 from autotune.documents.yaml_text import Document, KeyPath, dotted, key_path
 from autotune.errors import Problem
 
@@ -50,7 +59,7 @@ def problems_of(
     details = error.errors(include_url=False) if isinstance(error, ValidationError) else list(error)
     by_path: dict[KeyPath, list[ErrorDetails]] = {}
     for detail in details:
-        by_path.setdefault(_path_in(document.data, detail), []).append(detail)
+        by_path.setdefault(_path_in(document.data, detail, model), []).append(detail)
     found: list[Problem] = []
     for path, group in by_path.items():
         branches = len(group) > 1 and all(d["type"] in _WANTED for d in group)
@@ -69,14 +78,19 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else ""
 
 
-def _path_in(data: Any, detail: ErrorDetails) -> KeyPath:
+def _path_in(data: Any, detail: ErrorDetails, model: type[BaseModel] | None) -> KeyPath:
     """Pydantic's location without the names of union branches, which are no keys of the file."""
     path: list[str | int] = []
+    place = Place(model) if model else None
     for part in detail["loc"]:
-        inside = (isinstance(data, dict) and part in data) or (
+        branch = is_union(place)
+        place = inside(place, part) if place else None
+        if branch:
+            continue
+        known = (isinstance(data, dict) and part in data) or (
             isinstance(data, list | tuple) and isinstance(part, int) and 0 <= part < len(data)
         )
-        if inside:
+        if known:
             data = data[part]
             path.append(part)
     if detail["type"] == "missing":

@@ -52,8 +52,10 @@ def _parts_against_each_other(document: Document) -> list[Problem]:
 
 
 def _groups(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
-    spent = {key: data[key] for key in ("budget", "gate_launches", "confirmation") if key in data}
-    yield ("budget", "trials"), spent
+    budget = data.get("budget")
+    if isinstance(budget, dict) and "trials" in budget:
+        spent = {key: data[key] for key in ("gate_launches", "confirmation") if key in data}
+        yield ("budget", "trials"), {**spent, "budget": {**_NEUTRAL["budget"], "trials": budget["trials"]}}
     workload = _same_levels(data.get("workload"))
     if not workload:
         return

@@ -34,6 +34,10 @@ class Candidate(Value):
         text = json.dumps(self.values, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def __eq__(self, other: object) -> bool:
+        """By fingerprint: Python's `True == 1 == 1.0` are three launches."""
+        return isinstance(other, Candidate) and self.fingerprint == other.fingerprint
+
     def __hash__(self) -> int:
         return hash(self.fingerprint)
 
@@ -41,4 +45,4 @@ class Candidate(Value):
         """Knobs that differ: name to (mine, the other's); `None` stands for unset."""
         names = sorted(self.values.keys() | other.values.keys())
         pairs = ((n, self.values.get(n), other.values.get(n)) for n in names)
-        return {n: (a, b) for n, a, b in pairs if a != b}
+        return {n: (a, b) for n, a, b in pairs if json.dumps(a) != json.dumps(b)}

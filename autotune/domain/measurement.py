@@ -27,12 +27,14 @@ class RequestSample(Value):
     """One request as the load generator saw it.
 
     `t_send_s` and `t_last_s` count from the start of its level; `t_last_s` of a failed request is when it
-    failed. `events` counts those with generated text. A request with an error has no times. `stamp` says where arrival times come from:
-    the kernel, or user space where the kernel gives none. `client_lag_ms`: the largest delay between the
+    failed. `events` counts those with generated text. `stamp` says where arrival times come from: the kernel,
+    or user space where the kernel gives none. `client_lag_ms`: the largest delay between the
     kernel's arrival time and our read; with user stamps the latest that the reader came to anything meanwhile.
-    `coalesced`: the first event came in one read with later ones, so that ttft is an upper bound. `error`: None
-    for a request that ended as planned, else a short class: `connect`, `timeout`, `reset`, `http_503`,
-    `stream_error` (an error inside a good answer), `truncated_stream` (no proper end), `protocol`.
+    `coalesced`: the first event came in one read with later ones, so that ttft is an upper bound.
+
+    `error`: None for a request that ended as planned, else a short class, and no times: `connect`, `timeout`,
+    `reset`, `http_503`, `stream_error` (an error inside a good answer), `truncated_stream` (no proper end),
+    `protocol`.
     """
 
     index: int

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from pydantic import Field, field_validator, model_serializer, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_serializer, model_validator
 
 from autotune.domain.measurement import LevelMeasurement, Measurement, Trust
 from autotune.domain.value import Value
@@ -34,13 +34,30 @@ def metric(level: LevelMeasurement, name: str) -> float | None:
     raise KeyError(name)
 
 
+def _or_as_text(schema: dict[str, Any]) -> None:
+    """What is read may be text or an object; what is written is text."""
+    if schema.get("type") == "object":
+        by_parts = dict(schema)
+        schema.clear()
+        schema["anyOf"] = [{"type": "string", "examples": ["ttft_p99_ms <= 400", "tpot_ms <= 12 at c8"]}, by_parts]
+
+
 class Limit(Value):
     """One SLA limit, written `ttft_p99_ms <= 400` or `tpot_ms <= 12 at c8`; without a level it holds at all."""
 
+    model_config = ConfigDict(json_schema_extra=_or_as_text)
+
     metric: str
-    op: str
+    op: str = Field(pattern=r"^(<=|>=|==|<|>)$")
     bound: float
-    level: str | None = None
+    level: str | None = Field(default=None, pattern=r"^c\d+$")
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in METRICS:
+            raise ValueError(f"unknown metric {name}; allowed: {', '.join(METRICS)}")
+        return name
 
     @classmethod
     def parse(cls, text: str) -> Limit:

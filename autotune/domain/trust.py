@@ -38,12 +38,12 @@ def assess(
         paceless = sum(1 for s in good if s.tpot_ms is None)
         if any(s.completion_tokens is None for s in good):
             invalid.append(f"{name}: the server reports no usage, token counts are unknown")
+        elif level.ttft_ms is None:
+            invalid.append(f"{name}: the answers hold no text, token times are unknown")
         elif paceless > BUFFERED_SHARE * len(good):
             invalid.append(f"{name}: whole answers arrive at once, TPOT means nothing")
         elif paceless > PACELESS_SHARE * len(good):
             invalid.append(f"{name}: {paceless} of {len(good)} answers have no TPOT")
-        if level.ttft_ms is None:
-            invalid.append(f"{name}: the answers hold no text, TTFT is unknown")
         short = sum(1 for s in good if s.completion_tokens not in (None, workload.output_tokens))
         if short:
             invalid.append(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import signal
 import socket
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,7 +96,7 @@ def test_figures_against_the_truth(measured: tuple[LoadSpec, LoadResult, list[Se
 
 
 def test_the_loop_is_closed(measured: tuple[LoadSpec, LoadResult, list[Served], int]) -> None:
-    spec, result, served, open_most = measured
+    _, result, served, open_most = measured
     assert list(result.levels) == ["c1", "c8"]
     assert [len(samples) for samples in result.levels.values()] == [3, 20]
     assert [sample.index for sample in result.levels["c8"]] == list(range(20))
@@ -109,8 +108,7 @@ def test_the_loop_is_closed(measured: tuple[LoadSpec, LoadResult, list[Served], 
         for moment in result.levels["c8"]
     ]
     assert max(in_flight) <= 8
-    one_by_one = sorted(result.levels["c1"], key=lambda s: s.index)
-    assert all(b.t_send_s >= a.t_last_s for a, b in zip(one_by_one, one_by_one[1:], strict=False))
+    assert all(b.t_send_s >= a.t_last_s for a, b in itertools.pairwise(result.levels["c1"]))
     assert {one.path for one in served} == {"/v1/completions"}
 
 
@@ -228,15 +226,19 @@ def test_chat(tmp_path: Path) -> None:
     assert {one.path for one in endpoint.served} == {"/v1/chat/completions"}
 
 
+NOWHERE = "http://127.0.0.1:1"
+
+
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("spec", "reason"),
     [
-        ({"base_url": "https://127.0.0.1:1"}, "plain http"),
-        ({"prompt_token_low": 1, "prompt_token_high": 2}, "raise prompt_tokens"),
+        (spec_of("https://127.0.0.1:1", (1, 1)), "plain http"),
+        (spec_of(NOWHERE, (1, 5000), prompt=1), "raise prompt_tokens"),
+        (spec_of(NOWHERE, (1, 5000), prompt=1_000_000), "5000 requests of c1 take more than 2 GiB"),
     ],
+    ids=["https", "prompts", "memory"],
 )
-def test_own_faults_say_why(tmp_path: Path, change: dict[str, object], reason: str) -> None:
-    spec = spec_of("http://127.0.0.1:1", (1, 1), prompt=1).model_copy(update=change)
+def test_own_faults_say_why(tmp_path: Path, spec: LoadSpec, reason: str) -> None:
     process = LoadProcess.start(spec, tmp_path, ENV)
     ended(process)
     with pytest.raises(LoadFailed, match=rf"code 3: .*{reason}"):
@@ -254,35 +256,31 @@ def test_a_spec_that_cannot_be_read(tmp_path: Path, arguments: list[str]) -> Non
     assert not (tmp_path / "result.json").exists()
 
 
-def stalled(folder: Path, then: Callable[[LoadProcess], None]) -> None:
+def test_stop_ends_it(tmp_path: Path) -> None:
     with MockEndpoint(Script(stall_after=1)) as endpoint:
-        process = LoadProcess.start(spec_of(endpoint.url, (1, 1)), folder, ENV)
+        process = LoadProcess.start(spec_of(endpoint.url, (1, 1)), tmp_path, ENV)
         end = time.monotonic() + 30
         while process.poll().phase != "warm_up":
             assert time.monotonic() < end
             time.sleep(0.01)
-        then(process)
-    assert process.ended
-    assert not (folder / "samples.json").exists()
-
-
-def test_stop_ends_it(tmp_path: Path) -> None:
-    def stop(process: LoadProcess) -> None:
         process.stop()
-        with pytest.raises(LoadFailed, match="killed by signal 15"):
-            process.result()
-
-    stalled(tmp_path, stop)
+    assert process.ended
+    with pytest.raises(LoadFailed, match="killed by signal 15"):
+        process.result()
+    assert not (tmp_path / "samples.json").exists()
 
 
 def test_stop_ends_what_does_not_listen(tmp_path: Path) -> None:
-    def stop(process: LoadProcess) -> None:
-        os.kill(process.pid, signal.SIGSTOP)
-        process.stop(grace_s=0.2)
-        with pytest.raises(LoadFailed, match="killed by signal 9"):
-            process.result()
-
-    stalled(tmp_path, stop)
+    code = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(99)"
+    )
+    deaf = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, bufsize=0, process_group=0)
+    assert deaf.stdout is not None
+    assert deaf.stdout.read(4) == b"deaf"
+    process = LoadProcess(deaf, tmp_path)
+    process.stop(grace_s=0.2)
+    with pytest.raises(LoadFailed, match="killed by signal 9"):
+        process.result()
 
 
 def test_an_interpreter_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable
 
 import httpx
@@ -136,16 +137,35 @@ def test_failures_keep_what_came(loop: Loop, script: Script, end: End, error: ty
     assert [served.connection for served in endpoint.served] == [0, 1]
 
 
+def test_a_reset_behind_data_that_was_not_read_yet(loop: Loop) -> None:
+    async def use(client: httpx.AsyncClient, transport: RecordingTransport) -> None:
+        recording = Recording()
+        extensions = {"recording": recording}
+        task = asyncio.create_task(client.post(endpoint.url, content=BODY, extensions=extensions))
+        await asyncio.sleep(0.03)
+        block(0.5)  # the whole answer and the reset come meanwhile
+        with pytest.raises(httpx.ReadError):
+            await task
+        assert recording.end is End.RESET
+        assert len(read_answer([read.data for read in recording.reads]).content) == 3
+
+    with MockEndpoint(Script(first_s=0.1, reset_after=3)) as endpoint:
+        run(loop, use)
+
+
+def block(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 def test_a_cancelled_request_takes_its_connection_with_it(loop: Loop) -> None:
     async def use(client: httpx.AsyncClient, transport: RecordingTransport) -> None:
         recording = Recording()
-        task = asyncio.create_task(client.post(endpoint.url, content=BODY, extensions={"recording": recording}))
-        while len(read_answer([read.data for read in recording.reads]).content) < 3:
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await client.post(endpoint.url, content=BODY, extensions={"recording": recording})
         assert recording.end is End.OPEN
+        assert recording.end_ns - recording.send_ns > 500_000_000
+        assert len(read_answer([read.data for read in recording.reads]).content) == 3
         _, again = await post(client, endpoint.url)
         assert again.end is End.COMPLETE
 

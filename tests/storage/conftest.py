@@ -8,7 +8,7 @@ import pytest
 from autotune.storage.sql_store import SqlStudyStore, open_store
 from tests.fakes import ManualClock
 
-pytest.register_assert_rewrite("tests.contracts.store_contract")
+pytest.register_assert_rewrite("tests.contracts")
 
 
 @pytest.fixture

@@ -25,10 +25,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--say", default="", help="print this at start")
     parser.add_argument("--exit", type=int, help="then end with this code")
     parser.add_argument("--deaf", action="store_true", help="run without ever listening")
-    parser.add_argument("--chatter-s", type=float, default=0.0, help="print a line every 50 ms for so long, then listen")
+    parser.add_argument(
+        "--chatter-s", type=float, default=0.0, help="print a line every 50 ms for so long, then listen"
+    )
     parser.add_argument("--unhealthy", action="store_true", help="answer 503 on /health for ever")
     parser.add_argument("--serve", help="serve another model's name")
-    parser.add_argument("--orphan", choices=["setsid", "scrubbed", "titled"], help="leave a grandchild in its own session")
+    parser.add_argument(
+        "--orphan", choices=["setsid", "scrubbed", "titled"], help="leave a grandchild in its own session"
+    )
     parser.add_argument("--ignore-term", action="store_true")
     parser.add_argument("--flood-mb", type=int, default=0, help="print so many MB of lines before listening")
     parser.add_argument("--die-at-request", type=int, default=0, help="SIGKILL ourselves at the nth completion")
@@ -38,13 +42,19 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else the kernel joins tokens and none of them has a time of its own
     asked: argparse.Namespace
     requests = 0
 
     def log_message(self, format: str, *args: Any) -> None:
-        print("INFO:", format % args, flush=True)
+        say(f"INFO: {format % args}")
 
     def do_GET(self) -> None:
         if self.path == "/health":
@@ -95,8 +105,8 @@ class Handler(BaseHTTPRequestHandler):
 
 def leave_orphan(kind: str) -> None:
     """A child in a session of its own that nobody waits for; its pid goes to the file `orphan`."""
-    if kind == "titled":  # as setproctitle does: the environment that /proc shows is overwritten
-        child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], env={}, start_new_session=True)
+    if kind == "titled":  # a program that wrote its title over its environment: only the folder is left
+        child = subprocess.Popen(["/bin/sleep", "600"], env={}, start_new_session=True)
     elif kind == "scrubbed":  # neither the mark nor the folder is left, only the ancestry
         child = subprocess.Popen(["/bin/sleep", "600"], env={}, cwd="/", start_new_session=True)
     else:
@@ -110,17 +120,17 @@ def main() -> None:
     if asked.ignore_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if asked.say:
-        print(asked.say, flush=True)
+        say(asked.say)
     if asked.orphan:
         leave_orphan(asked.orphan)
-    if asked.exit is not None:
-        sys.exit(asked.exit)
     for _ in range(asked.flood_mb * 16):
         sys.stdout.write(("flood " * 10 + "\n") * 1074)
     sys.stdout.flush()
+    if asked.exit is not None:
+        sys.exit(asked.exit)
     until = time.monotonic() + asked.chatter_s
     while time.monotonic() < until:
-        print("loading", flush=True)
+        say("loading")
         time.sleep(0.05)
     while asked.deaf:
         time.sleep(1.0)

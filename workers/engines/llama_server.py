@@ -111,7 +111,7 @@ def serve(flags: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if error.name != "xllamacpp":
             raise
-        return _fail("the Python package xllamacpp is not installed here; `make llama` installs it")
+        return _fail("the Python package xllamacpp is not installed here; `make setup-llama-cpp` installs it")
     try:
         server = engine.Server(parameters(flags, engine))
     except (RuntimeError, OverflowError) as error:

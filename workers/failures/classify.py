@@ -29,6 +29,9 @@ _REJECTION = re.compile(
 )
 _USAGE = re.compile(r"^(usage: .*|.{0,80}\berror: .*)", re.MULTILINE | re.IGNORECASE)
 
+# `(Worker pid=7) ERROR 11-30 10:12:22 [core.py:708] ` differs in every launch; what follows does not.
+_PREFIX = re.compile(r"^(\([^)]{1,60}\)\s*)*([A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\]\s*)?")
+
 _BEFORE_READY = frozenset({Phase.PLACE, Phase.LAUNCH, Phase.READY})
 _WHEN_ALIVE = {  # what it is that a deadline passed in this phase
     Phase.LAUNCH: FailureClass.START_TIMEOUT,
@@ -41,7 +44,10 @@ _FROM_OUTSIDE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
 class Finding(NamedTuple):
-    """`line` is None where no line of the log decided, `signature` where none of the catalogue matched."""
+    """`line` is None where no line of the log decided, `signature` where none of the catalogue matched.
+
+    The line comes without the logger's prefix, so that the same failure reads the same in each launch.
+    """
 
     failure_class: FailureClass
     line: str | None = None
@@ -59,24 +65,23 @@ def classify(phase: Phase, exit_code: int | None, log_text: str, engine: str) ->
     if found := _first(text, engine, ready, weak=False):
         return found
     if exit_code == 2 and not ready and (usage := _USAGE.findall(text)):
-        return Finding(FailureClass.INVALID_CONFIG, _cut(usage[-1][0]))
+        return Finding(FailureClass.INVALID_CONFIG, _cut(usage[-1]))
     weak = _first(text, engine, ready, weak=True)
-    errors = [line for m in _ERROR.finditer(text) if not _is_weak(line := m.group(0), engine, ready)]
+    lines = (match.group(0) for match in _ERROR.finditer(text))
+    error = next((_cut(line) for line in lines if not _is_weak(line, engine, ready)), None)
     if not ready and exit_code != 0 and (rejected := _REJECTION.search(text)):
         line = rejected.group(0)
         if not _is_weak(line, engine, ready):
             return Finding(FailureClass.INVALID_CONFIG, _cut(line))
     number = _signal(exit_code)
-    if number in _FROM_OUTSIDE and not errors and weak is None:
+    if number in _FROM_OUTSIDE and error is None and weak is None:
         return Finding(FailureClass.INFRASTRUCTURE, f"the server was ended by {number.name} from outside")
     if weak is not None:
         # The wrapper points at a root cause that the catalogue does not know: show that line instead.
-        return weak._replace(line=_cut(errors[0])) if errors else weak
+        return weak._replace(line=error) if error else weak
     if exit_code is None:
-        return Finding(_WHEN_ALIVE.get(phase, FailureClass.INFRASTRUCTURE), _cut(errors[0]) if errors else None)
-    if errors:
-        return Finding(FailureClass.CRASH, _cut(errors[0]))
-    return Finding(FailureClass.CRASH, f"the server was ended by {number.name}" if number else None)
+        return Finding(_WHEN_ALIVE.get(phase, FailureClass.INFRASTRUCTURE), error)
+    return Finding(FailureClass.CRASH, error or (f"the server was ended by {number.name}" if number else None))
 
 
 def ignored_settings(log_text: str) -> tuple[str, ...]:
@@ -124,4 +129,5 @@ def _signal(exit_code: int | None) -> signal.Signals | None:
 
 
 def _cut(line: str) -> str:
-    return line.strip()[:LONGEST_DECISIVE]
+    text = line.strip()
+    return (_PREFIX.sub("", text) or text)[:LONGEST_DECISIVE]

@@ -30,6 +30,7 @@ class Signature(Value):
     source: str
     engines: tuple[str, ...] = ()
     before_ready: bool = False
+    min_free_share: float = 0.0
     weak: bool = False
 
     _patterns_compile = field_validator("regex")(_check_patterns)
@@ -40,8 +41,16 @@ class Signature(Value):
 
     def search(self, text: str) -> re.Match[str] | None:
         """The oldest match in the text."""
-        matches = [m for pattern in self.regex if (m := _compiled(pattern).search(text))]
-        return min(matches, key=lambda m: m.start(), default=None)
+        firsts = (next(filter(self._counts, _compiled(pattern).finditer(text)), None) for pattern in self.regex)
+        return min((m for m in firsts if m), key=lambda m: m.start(), default=None)
+
+    def _counts(self, match: re.Match[str]) -> bool:
+        if not self.min_free_share:
+            return True
+        try:
+            return float(match["free"]) >= self.min_free_share * float(match["total"])
+        except ValueError:  # `1.2.3` is no number
+            return False
 
 
 class NotApplied(Value):

@@ -68,9 +68,19 @@ class Heartbeat:
 
 
 class ClosedLoop:
-    """Runs a spec against its endpoint. `tell` hears of every phase before it begins."""
+    """Runs a spec against its endpoint. `tell` hears of every phase before it begins.
+
+    Raises TooMuchToHold and PromptsExhausted for a spec that can't be run, before anything is sent.
+    """
 
     def __init__(self, spec: LoadSpec, tell: Callable[[LoadProgress], None]) -> None:
+        token_bytes = len(f", {spec.prompt_token_high}")
+        for level in (spec.warm_up, *spec.workload.levels):
+            if level.requests * spec.workload.prompt_tokens * token_bytes > MAX_BODY_BYTES:
+                raise TooMuchToHold(
+                    f"the {level.requests} requests of {level.name} take more than {MAX_BODY_BYTES >> 30} GiB; "
+                    "lower its requests or prompt_tokens"
+                )
         self._spec = spec
         self._tell = tell
         self._prompts = PromptSource(spec)
@@ -82,8 +92,7 @@ class ClosedLoop:
     async def run(self) -> LoadResult:
         """Warm-up, then each level in order.
 
-        Failed requests are data. Raises httpx.UnsupportedProtocol, TooMuchToHold for a level, and OSError where
-        this host has no more sockets.
+        Failed requests are data. Raises httpx.UnsupportedProtocol, and OSError where this host has no more sockets.
         """
         before = os.getloadavg()[0]
         # The environment's proxies would take the place of our transport, and time limits are ours alone.
@@ -130,14 +139,7 @@ class ClosedLoop:
         )
 
     def _exchanges(self, client: httpx.AsyncClient, name: str, count: int) -> Iterator[Exchange]:
-        held = 0
         for body in self._prompts.bodies(name, count):
-            held += len(body)
-            if held > MAX_BODY_BYTES:
-                raise TooMuchToHold(
-                    f"the {count} requests of {name} take more than {MAX_BODY_BYTES >> 30} GiB; "
-                    "lower its requests or prompt_tokens"
-                )
             recording = Recording()
             extensions = {"recording": recording}
             yield client.build_request("POST", self._url, content=body, extensions=extensions), recording

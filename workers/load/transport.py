@@ -195,30 +195,37 @@ class _Connection:
             self._loop.remove_writer(self._sock)
 
     def _readable(self) -> None:
+        # Until nothing is left: where an error waits behind data, uvloop (libuv) calls once and never again.
+        while self._read():
+            pass
+
+    def _read(self) -> bool:
+        """One read; whether there may be more."""
         try:
             size, control, _, _ = self._sock.recvmsg_into([self._buffer], _CONTROL_BYTES)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError as error:
             self._end(End.RESET, httpx.ReadError(str(error)))
-            return
+            return False
         now = time.monotonic_ns()
         if self._framing is None or self._ended is None or self._ended.done():
             # The end of an idle connection, or bytes that nobody asked for.
-            self.usable = False
-            self._loop.remove_reader(self._sock)
-        elif size == 0:
+            self._spoil()
+            return False
+        if size == 0:
             self._at_end_of_input(self._framing)
-        else:
-            data = bytes(memoryview(self._buffer)[:size])
-            self._recording.reads.append(Read(_kernel_time(control), now, data))
-            try:
-                self._framing.feed(data)
-            except FramingError as error:
-                self._end(End.PROTOCOL, httpx.RemoteProtocolError(str(error)))
-                return
-            if self._framing.complete:
-                self._end(End.COMPLETE, None)
+            return False
+        data = bytes(memoryview(self._buffer)[:size])
+        self._recording.reads.append(Read(_kernel_time(control), now, data))
+        try:
+            self._framing.feed(data)
+        except FramingError as error:
+            self._end(End.PROTOCOL, httpx.RemoteProtocolError(str(error)))
+            return False
+        if self._framing.complete:
+            self._end(End.COMPLETE, None)
+        return True
 
     def _at_end_of_input(self, framing: ResponseFraming) -> None:
         if framing.end_of_input():
@@ -230,14 +237,17 @@ class _Connection:
 
     def _end(self, end: End, error: httpx.TransportError | None) -> None:
         if error is not None or self._framing is None or not self._framing.reusable:
-            self.usable = False
-            self._loop.remove_reader(self._sock)
+            self._spoil()
         if self._ended is not None and not self._ended.done():
             self._recording.end = end
             if error is None:
                 self._ended.set_result(None)
             else:
                 self._ended.set_exception(error)
+
+    def _spoil(self) -> None:
+        self.usable = False
+        self._loop.remove_reader(self._sock)
 
 
 class _Body(httpx.AsyncByteStream):

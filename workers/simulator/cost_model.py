@@ -116,7 +116,7 @@ class CostModel:
         """Bytes that one die must read in a step of so many tokens."""
         weights = self.system.weights
         most = weights.experts / weights.experts_per_token
-        experts = min(max(tokens, 1) ** weights.reuse_exponent, most) * weights.expert_gb_per_token
+        experts = min(math.pow(max(tokens, 1), weights.reuse_exponent), most) * weights.expert_gb_per_token
         return (weights.dense_gb + experts) * 1e9 / self.config.tensor_parallel
 
     def _weights_ms(self, tokens: int) -> float:

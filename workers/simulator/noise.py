@@ -34,7 +34,7 @@ class Noise:
     """Draws for one launch."""
 
     def __init__(self, seed: str) -> None:
-        self._random = random.Random(seed)  # noqa: S311 - a simulation, nothing secret
+        self._random = _dice(seed)
         drawn = self._random.gauss(0.0, LAUNCH_SIGMA)
         self.launch_factor = 1.0 + max(-3 * LAUNCH_SIGMA, min(3 * LAUNCH_SIGMA, drawn))
 
@@ -50,9 +50,13 @@ class Acceptance:
     """Which drafts of one request are taken."""
 
     def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)  # noqa: S311 - a simulation, nothing secret
+        self._random = _dice(seed)
 
     def accepted(self, model: CostModel, drafts: int) -> int:
         """How many of the next drafts are taken: the first refused one ends the run."""
         draws = [self._random.random() for _ in range(drafts)]
         return next((i for i, draw in enumerate(draws) if draw >= model.acceptance(i)), drafts)
+
+
+def _dice(seed: str | int) -> random.Random:
+    return random.Random(seed)  # noqa: S311 - reproducible by design, nothing here is a secret

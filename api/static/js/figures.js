@@ -91,9 +91,9 @@ export function showTiles(overview, rows) {
   const where = best && h("a", { href: `#trial=${best.number}` }, `trial ${best.number}`);
   put(
     byId("tiles"),
-    tile("Baseline", number(baseline), unit(metric), baseline === null ? "not measured yet" : `${name}, median of the gate`),
-    tile("Best so far", number(best?.objective), unit(metric), best ? [where, ` · ${best.label}`] : "no trial meets the SLA yet"),
-    tile("Gain", percent(won), "", study.state === "done" ? "in the search; the result tells what is proven" : "measured, not yet confirmed", won > 0 ? "good-text" : ""),
+    tile("Baseline", number(baseline), baseline !== null && unit(metric), baseline === null ? "not measured yet" : `${name}, median of the gate`),
+    tile("Best so far", number(best?.objective), best && unit(metric), best ? [where, ` · ${best.label}`] : "no trial meets the SLA yet"),
+    tile("Gain", percent(won), "", won === null ? "of the best over the baseline" : study.state === "done" ? "as measured; the result tells what is proven" : "measured, not yet confirmed", won > 0 ? "good-text" : ""),
     trialsTile(study.spec, rows),
   );
 }

@@ -30,7 +30,7 @@ export function knob(value) {
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return NONE;
-  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds > 0 && seconds < 10) return `${seconds.toFixed(1)} s`;
   const whole = Math.round(seconds);
   if (whole < 60) return `${whole} s`;
   if (whole < 3600) return `${Math.floor(whole / 60)} min ${String(whole % 60).padStart(2, "0")} s`;

@@ -64,13 +64,12 @@ function table(items) {
 
 function nothing(state) {
   if (state) return h("div", { class: "empty" }, h("h2", {}, `No study is ${state}`), "Choose another state above.");
-  const command = `curl -X POST ${location.origin}/api/v1/studies \\\n  -H 'Content-Type: application/json' -d @study.json`;
   return h(
     "div",
     { class: "empty" },
     h("h2", {}, "No studies yet"),
-    h("p", {}, "A study searches the settings of one model under one load. Create the first from the command line:"),
-    h("pre", { tabindex: "0" }, command),
+    h("p", {}, "A study searches the settings of one model under one load. Create the first:"),
+    h("pre", { tabindex: "0" }, "autotune study create study.yaml"),
   );
 }
 

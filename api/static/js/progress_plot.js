@@ -64,7 +64,6 @@ function bestSoFar(rows, maximise) {
 function scale(rows, baseline, maximise) {
   const values = rows.map((row) => row.verdict?.objective ?? null).filter((value) => value !== null);
   if (baseline !== null) values.push(baseline);
-  if (values.length === 0) return { range: [0, 1], inside: (value) => value, far: 0 };
   let low = Math.min(...values);
   let high = Math.max(...values);
   if (baseline !== null && maximise) low = Math.max(low, baseline / FAR);
@@ -74,14 +73,17 @@ function scale(rows, baseline, maximise) {
   return { range: [low - room, high + room * 1.6], inside: (value) => Math.min(high, Math.max(low, value)), far };
 }
 
-function phaseMarks(rows, colour) {
+// `perTrial`: pixels between two trials; a phase whose name does not fit goes without it.
+function phaseMarks(rows, colour, perTrial) {
   const starts = new Map();
   for (const row of rows) if (!starts.has(row.phase)) starts.set(row.phase, row.number);
   const shapes = [];
   const annotations = [];
+  const ends = [...starts.values()].slice(1);
   for (const [phase, number] of starts) {
+    const room = ((ends.shift() ?? Infinity) - number) * perTrial;
     if (number > 0) shapes.push({ type: "line", x0: number - 0.5, x1: number - 0.5, y0: 0, y1: 1, yref: "paper", line: { color: colour("--line-strong"), width: 1, dash: "dot" } });
-    annotations.push({ x: number - 0.4, y: 1, yref: "paper", xanchor: "left", yanchor: "top", text: phase, showarrow: false, font: { color: colour("--muted"), size: 11 } });
+    if (room > phase.length * 7 + 8) annotations.push({ x: number - 0.4, y: 1, yref: "paper", xanchor: "left", yanchor: "top", text: phase, showarrow: false, font: { color: colour("--muted"), size: 11 } });
   }
   return { shapes, annotations };
 }
@@ -93,6 +95,7 @@ function draw(plot, overview, rows, onSelect, selected) {
   const metric = spec.objective.metric;
   const baseline = overview.baseline_objective;
   const axis = scale(rows, baseline, maximises(metric));
+  const last = Math.max(rows.length, 8);
   const traces = [
     { ...bestSoFar(rows, maximises(metric)), name: "best so far", mode: "lines", line: { shape: "hv", color: colour("--accent"), width: 2.5 }, hoverinfo: "skip" },
   ];
@@ -108,6 +111,7 @@ function draw(plot, overview, rows, onSelect, selected) {
       marker: {
         symbol: mine.map((row) => (kind.strip || axis.inside(row.verdict.objective) === row.verdict.objective ? kind.symbol : "triangle-up")),
         color: colour(kind.colour),
+        opacity: 1,
         size: mine.map((row) => (row.number === selected ? kind.size + 7 : kind.size)),
         line: { width: kind.symbol.endsWith("open") ? 2 : 1, color: kind.symbol.endsWith("open") ? colour(kind.colour) : colour("--surface") },
       },
@@ -116,7 +120,7 @@ function draw(plot, overview, rows, onSelect, selected) {
       hovertemplate: "%{text}<extra></extra>",
     });
   }
-  const marks = phaseMarks(rows, colour);
+  const marks = phaseMarks(rows, colour, (plot.clientWidth - 82) / (last + 1.3));
   if (baseline !== null) {
     marks.shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: baseline, y1: baseline, line: { color: colour("--muted"), width: 1.5, dash: "dash" } });
     marks.annotations.push({ xref: "paper", x: 1, y: baseline, xanchor: "right", yanchor: "bottom", text: `baseline ${number(baseline)}`, showarrow: false, font: { color: colour("--muted"), size: 11 } });
@@ -131,8 +135,8 @@ function draw(plot, overview, rows, onSelect, selected) {
     hoverdistance: 12,
     hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--line-strong"), align: "left", font: { color: colour("--text"), size: 12 } },
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { color: colour("--muted") } },
-    xaxis: { ...lines, title: { text: "trial", font: { color: colour("--muted") } }, range: [-0.9, Math.max(rows.length, 8) + 0.4], showgrid: false, tickformat: "d", anchor: "y2" },
-    yaxis: { ...lines, title: { text: `${metricName(metric)}, ${unit(metric)}`, font: { color: colour("--muted") } }, range: axis.range, domain: [0.15, 1] },
+    xaxis: { ...lines, title: { text: "trial", standoff: 8, font: { color: colour("--muted"), size: 12 } }, range: [-0.9, last + 0.4], showgrid: false, tickformat: "d", anchor: "y2" },
+    yaxis: { ...lines, title: { text: `${metricName(metric)}, ${unit(metric)}`, font: { color: colour("--muted"), size: 12 } }, range: axis.range, domain: [0.15, 1] },
     yaxis2: { ...lines, domain: [0, 0.1], range: [-1, 1], tickvals: [0], ticktext: ["no value"], fixedrange: true, gridcolor: colour("--line") },
     shapes: marks.shapes,
     annotations: marks.annotations,
@@ -146,6 +150,12 @@ function draw(plot, overview, rows, onSelect, selected) {
   return drawn.then(() => axis.far);
 }
 
+function nothing(plot, foot, running) {
+  const text = running ? "The plot begins with the first measured trial." : "No trial was measured.";
+  put(plot, h("div", { class: "empty" }, h("p", {}, text)));
+  foot.textContent = "";
+}
+
 // Gives a function that draws the study as it is now.
 export function progressPlot(onSelect) {
   const plot = byId("plot");
@@ -154,13 +164,17 @@ export function progressPlot(onSelect) {
 
   async function show(overview, rows, selected) {
     last = [overview, rows, selected];
+    if (!rows.some((row) => row.verdict?.objective != null)) {
+      nothing(plot, foot, overview.study.state === "running");
+      return;
+    }
     try {
       await load(plot);
     } catch (error) {
       put(plot, h("div", { class: "empty" }, error.message));
       return;
     }
-    plot.querySelector(":scope > .loading")?.remove();
+    plot.querySelector(":scope > .loading, :scope > .empty")?.remove();
     const far = await draw(plot, ...last.slice(0, 2), onSelect, last[2]);
     const edge = far ? ` ${far} beyond the scale ${far === 1 ? "stands" : "stand"} at the edge as ▲.` : "";
     foot.textContent = `Choose a point to see its trial; drag to zoom, double-click to see all again.${edge}`;

@@ -26,38 +26,42 @@ function gained(found) {
   return [h("b", { class: found.low > 0 ? "good-text" : "" }, percent(found.mean)), h("div", { class: "interval" }, `${percent(found.low)} … ${percent(found.high)}`)];
 }
 
-function table(label, heads, rows) {
+// `words`: indexes of columns, beside the first, that hold no numbers.
+function table(label, heads, rows, words = []) {
+  const kind = (i) => (i && !words.includes(i) ? "number" : null);
   return h(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
     h(
       "table",
       {},
-      h("thead", {}, h("tr", {}, heads.map((text, i) => h("th", { scope: "col", class: i && text ? "number" : null }, text)))),
-      h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((content, i) => h("td", { class: i && heads[i] ? "number" : null }, content))))),
+      h("thead", {}, h("tr", {}, heads.map((text, i) => h("th", { scope: "col", class: kind(i) }, text)))),
+      h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((content, i) => h("td", { class: kind(i) }, content))))),
     ),
   );
 }
 
-function perLevel(recipe, winner) {
+// `shown` is the winner, or what came nearest.
+function perLevel(recipe, shown) {
   const levels = recipe.workload.levels.map((level) => `c${level.concurrency}`);
-  const gains = winner?.gain_pct_by_level ?? {};
+  const gains = shown?.gain_pct_by_level ?? {};
   const reach = Math.max(1, ...Object.values(gains).flatMap((found) => [Math.abs(found.low), Math.abs(found.high)]));
+  const name = recipe.confirmed ? "Winner" : shown?.evidence.label;
+  const { metric } = recipe.objective;
+  const what = `${metricName(metric)}, ${unit(metric)}`;
+  const heads = ["Level", `Baseline ${what}`, ...(shown ? [`${name} ${what}`, "Gain", "Interval of the gain"] : [])];
   const rows = levels.map((level) => [
     level,
-    cell(recipe.baseline.tpot_ms[level]),
-    winner ? cell(recipe.best.tpot_ms[level]) : null,
-    winner ? gained(gains[level]) : null,
-    winner && gains[level] ? whisker(gains[level], reach) : null,
+    cell(recipe.baseline[metric][level]),
+    ...(shown ? [cell(shown.evidence[metric][level]), gained(gains[level]), gains[level] && whisker(gains[level], reach)] : []),
   ]);
-  if (!winner) return table("Baseline by load level", ["Level", "Baseline TPOT, ms"], rows.map((row) => row.slice(0, 2)));
-  return table("Baseline and winner by load level", ["Level", "Baseline TPOT, ms", "Winner TPOT, ms", "Gain", ""], rows);
+  return table("By load level", heads, rows, [4]);
 }
 
-function changed(recipe) {
-  const entries = Object.entries(recipe.changes);
+function changed(recipe, shown) {
+  const entries = Object.entries(recipe.confirmed ? recipe.changes : (shown?.evidence.candidate_changes ?? {}));
   if (entries.length === 0) return h("p", { class: "fine" }, "Nothing to change: the baseline stays.");
-  return table("Settings to change", ["Knob", "From", "To"], entries.map(([name, [before, after]]) => [h("code", {}, name), knob(before), h("b", {}, knob(after))]));
+  return table("Settings", ["Knob", "From", "To"], entries.map(([name, [before, after]]) => [h("code", {}, name), knob(before), h("b", {}, knob(after))]), [1, 2]);
 }
 
 function contenders(recipe) {
@@ -67,7 +71,7 @@ function contenders(recipe) {
     gained(found.gain_pct),
     chips(found.evidence.candidate_changes, 3),
   ]);
-  return table("Finalists", ["Finalist", "Proof", `Gain, ${metricName(recipe.objective.metric)}`, ""], rows);
+  return table("Finalists", ["Finalist", "Proof", `Gain, ${metricName(recipe.objective.metric)}`, "Difference from the baseline"], rows, [1, 3]);
 }
 
 function differences(recipe) {
@@ -80,9 +84,9 @@ function differences(recipe) {
   });
 }
 
-function exports(studyId) {
-  const files = { sh: "Launch script", env: "Env file", json: "Recipe with evidence" };
-  return h("div", { class: "exports" }, Object.entries(files).map(([format, title], i) => h("a", { class: `button ${i ? "" : "primary"}`, href: api.exportUrl(studyId, format), download: "" }, title)));
+function exports(studyId, confirmed) {
+  const files = { sh: confirmed ? "Launch script" : "Launch script of the baseline", env: "Env file", json: "Recipe with evidence" };
+  return h("div", { class: "exports" }, Object.entries(files).map(([format, title], i) => h("a", { class: `button ${i || !confirmed ? "" : "primary"}`, href: api.exportUrl(studyId, format), download: "" }, title)));
 }
 
 function evidence(recipe) {
@@ -118,16 +122,17 @@ export async function showResult(study) {
     return;
   }
   recipe.contenders = differences(recipe);
-  const winner = recipe.confirmed ? recipe.contenders.find((found) => found.evidence.label === recipe.best.label) : null;
+  const shown = recipe.confirmed ? recipe.contenders.find((found) => found.evidence.label === recipe.best.label) : recipe.contenders[0];
+  const settings = recipe.confirmed ? "Change these settings" : shown ? `What ${shown.evidence.label} changed (not proven)` : "Settings";
   put(
     place,
     card(
       recipe.confirmed ? "proven" : "unproven",
       recipe.confirmed ? "Confirmed result" : "Not proven",
       recipe.finding,
-      exports(study.id),
-      h("div", { class: "parts" }, h("div", {}, h("h3", {}, "By load level"), perLevel(recipe, winner)), h("div", {}, h("h3", {}, "Change these settings"), changed(recipe))),
-      recipe.contenders.length > 0 && h("div", { class: "parts" }, h("div", {}, h("h3", {}, "Finalists"), contenders(recipe))),
+      exports(study.id, recipe.confirmed),
+      h("div", { class: "parts" }, h("div", {}, h("h3", {}, "By load level"), perLevel(recipe, shown)), h("div", {}, h("h3", {}, settings), changed(recipe, shown))),
+      recipe.contenders.length > 0 && h("div", { class: "parts" }, h("div", { class: "whole" }, h("h3", {}, "Finalists"), contenders(recipe))),
       evidence(recipe),
     ),
   );

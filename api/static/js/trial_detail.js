@@ -10,19 +10,20 @@ function section(title, ...content) {
   return h("section", {}, h("h3", {}, title), content);
 }
 
-function fact(name, value, kind = null) {
-  return [h("dt", {}, name), h("dd", { class: kind }, value)].reduce((box, part) => (box.append(part), box), h("div"));
+function fact(name, value, kind = null, wide = false) {
+  return h("div", { class: wide ? "whole" : null }, h("dt", {}, name), h("dd", { class: kind }, value));
 }
 
-function grid(heads, rows, label) {
+function grid(heads, rows, label, numeric = true) {
+  const kind = (i) => (i && numeric ? "number" : null);
   return h(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
     h(
       "table",
       {},
-      h("thead", {}, h("tr", {}, heads.map((text, i) => h("th", { scope: "col", class: i ? "number" : null }, text)))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) => h("td", { class: i ? "number" : null }, cell))))),
+      h("thead", {}, h("tr", {}, heads.map((text, i) => h("th", { scope: "col", class: kind(i) }, text)))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) => h("td", { class: kind(i) }, cell))))),
     ),
   );
 }
@@ -31,7 +32,7 @@ function facts(trial, overview) {
   const metric = overview.study.spec.objective.metric;
   const value = trial.verdict?.objective ?? null;
   const won = gain(metric, overview.baseline_objective, value);
-  const durations = Object.entries(trial.durations_s).map(([name, seconds]) => `${name} ${duration(seconds)}`);
+  const durations = Object.entries(trial.durations_s).map(([name, seconds]) => `${name.replaceAll("_", " ")} ${duration(seconds)}`);
   return h(
     "dl",
     { class: "facts" },
@@ -43,7 +44,7 @@ function facts(trial, overview) {
     fact("Finished", time(trial.finished_at)),
     fact("Attempt", String(trial.attempt)),
     trial.provenance && fact("Host", trial.provenance.host),
-    durations.length > 0 && fact("Time spent", durations.join(", ")),
+    durations.length > 0 && fact("Time spent", durations.join(" · "), null, true),
   );
 }
 
@@ -68,7 +69,7 @@ function judged(verdict) {
   return section(
     "SLA",
     others.length > 0 && h("ul", { class: "warn-text" }, others.map((reason) => h("li", {}, reason))),
-    rows.length > 0 && grid(["Limit", "Level", "Value", ""], rows, "Limits"),
+    rows.length > 0 && grid(["Limit", "Level", "Value", "Margin"], rows, "Limits"),
   );
 }
 
@@ -76,7 +77,7 @@ function difference(trial) {
   const rows = Object.entries(trial.changes).map(([name, [before, after]]) => [h("code", {}, name), knob(before), h("b", {}, knob(after))]);
   return section(
     "Difference from the baseline",
-    rows.length ? grid(["Knob", "Baseline", "This trial"], rows, "Difference from the baseline") : h("p", { class: "muted" }, "None: this is the baseline."),
+    rows.length ? grid(["Knob", "Baseline", "This trial"], rows, "Difference from the baseline", false) : h("p", { class: "muted" }, "None: this is the baseline."),
     trial.repairs.length > 0 && h("p", { class: "muted" }, "Changed by rules of the space: ", trial.repairs.join(", ")),
     trial.warnings.length > 0 && h("ul", { class: "warn-text" }, trial.warnings.map((text) => h("li", {}, text))),
   );
@@ -101,6 +102,11 @@ function measured({ levels, trust, trust_reasons: reasons }) {
   );
 }
 
+// Terminal colours mean nothing here.
+function withoutColours(text) {
+  return text.replaceAll(/\u001b\[[0-9;]*[A-Za-z]/g, "");
+}
+
 function word(text) {
   return /^[\w@%+=:,./{}-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
@@ -121,7 +127,7 @@ function launch(role, { env, argv, preload = [] }, known) {
   return h(
     "section",
     {},
-    h("div", { class: "section-head" }, h("h3", {}, known ? `Launched: ${role}` : `To be launched: ${role}`), h("button", { class: "button", type: "button", onclick: (event) => copy(event.currentTarget, text) }, "Copy")),
+    h("div", { class: "section-head" }, h("h3", {}, known ? `Launched: ${role}` : `On top of the template: ${role}`), h("button", { class: "button", type: "button", onclick: (event) => copy(event.currentTarget, text) }, "Copy")),
     h("pre", { class: "code wrap", tabindex: "0", "aria-label": `Environment and command of ${role}` }, text || "nothing beyond the template"),
   );
 }
@@ -146,7 +152,7 @@ export function trialDetail({ studyId, onSelect, overview, last }) {
     const text = await api.log(studyId, trial.number).catch(() => "");
     if (current !== trial.number) return;
     const atEnd = logText.scrollTop + logText.clientHeight >= logText.scrollHeight - 8;
-    logText.textContent = text || (trial.state === "running" ? "No line yet, or the server runs on another host." : "No log was kept.");
+    logText.textContent = withoutColours(text) || (trial.state === "running" ? "No line yet, or the server runs on another host." : "No log was kept.");
     if (atEnd) logText.scrollTop = logText.scrollHeight;
   }
 

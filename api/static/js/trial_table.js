@@ -5,21 +5,31 @@ import { chips, count, gain, number, percent, stateBadge } from "./format.js";
 import * as url from "./url_state.js";
 
 const PAGE = 100;
-const CHIPS = 5;
+const CHIPS = 4;
 const FILTERS = ["state", "phase", "failure"];
 
 function value(map, level) {
   return map[level] ?? null;
 }
 
-function verdict(row) {
-  if (!row.verdict) return null;
-  if (row.verdict.feasible) return h("span", { class: "good-text" }, "meets SLA");
-  return h("span", { class: "warn-text", title: row.verdict.reasons.join("\n") }, row.verdict.reasons[0] ?? "breaks SLA");
+// `ttft_p99_ms <= 900 is broken at c32: 1041` comes as `c32: ttft_p99_ms 1041`; the title holds the sentence.
+function short(reasons) {
+  const text = (reasons[0] ?? "").replace(/^(\w+) .+ is broken at (\w+): (.+)$/, "$2: $1 $3");
+  return reasons.length > 1 ? `${text} +${reasons.length - 1}` : text;
 }
 
-function failure(row) {
-  return row.failure && h("span", { class: "badge bad", title: row.failure.summary }, row.failure.failure_class);
+function verdict(row) {
+  if (row.failure) return h("span", { class: "badge bad", title: row.failure.summary }, row.failure.failure_class);
+  if (!row.verdict) return null;
+  if (row.verdict.feasible) return h("span", { class: "good-text" }, "meets SLA");
+  return h("span", { class: "warn-text", title: row.verdict.reasons.join("\n") }, short(row.verdict.reasons) || "breaks SLA");
+}
+
+// Feasible first, then by limit, then by failure class.
+function verdictOrder(row) {
+  if (row.failure) return `2 ${row.failure.failure_class}`;
+  if (!row.verdict) return null;
+  return row.verdict.feasible ? "0" : `1 ${row.verdict.reasons[0] ?? ""}`;
 }
 
 function columns(spec, overview) {
@@ -36,7 +46,7 @@ function columns(spec, overview) {
       cell: (row) => [h("a", { href: `#trial=${row.number}` }, `#${row.number}`), row.number === best && h("span", { class: "best-mark" }, "★ best")],
     },
     { key: "phase", title: "Phase", sort: (row) => row.phase, cell: (row) => row.phase },
-    { key: "label", title: "Label", sort: (row) => row.label, cell: (row) => (row.label === row.phase ? h("span", { class: "muted" }, "–") : row.label) },
+    { key: "label", title: "Label", kind: "names", sort: (row) => row.label, cell: (row) => (row.label === row.phase ? h("span", { class: "muted" }, "–") : row.label) },
     { key: "state", title: "State", sort: (row) => row.state, cell: (row) => [stateBadge(row.state), row.attempt > 1 && h("div", { class: "muted" }, `attempt ${row.attempt}`)] },
     ...levels.map((level) => ({
       key: `tpot-${level}`,
@@ -47,8 +57,7 @@ function columns(spec, overview) {
     })),
     { key: "ttft", title: `TTFT ${busiest}`, unit: "ms", sort: (row) => value(row.ttft_ms, busiest), cell: (row) => number(value(row.ttft_ms, busiest)) },
     { key: "gain", title: "Gain", unit: "%", sort: won, cell: (row) => h("span", { class: won(row) > 0 && row.verdict?.feasible ? "good-text" : "" }, percent(won(row))) },
-    { key: "verdict", title: "Verdict", sort: (row) => row.verdict?.reasons[0] ?? (row.verdict ? "" : null), cell: verdict, kind: "verdict" },
-    { key: "failure", title: "Failure", sort: (row) => row.failure?.failure_class ?? null, cell: failure },
+    { key: "verdict", title: "Verdict or failure", sort: verdictOrder, cell: verdict, kind: "verdict" },
     { key: "changes", title: "Difference from the baseline", sort: (row) => Object.keys(row.changes).length, cell: (row) => chips(row.changes, CHIPS), kind: "changes" },
   ];
 }
@@ -71,7 +80,7 @@ function head(column, current, descending, onSort) {
   return h(
     "th",
     { scope: "col", class: numeric ? "number" : null, "aria-sort": order },
-    h("button", { type: "button", "data-key": `sort-${column.key}`, onclick: () => onSort(column.key) }, column.title, column.unit && ` (${column.unit})`),
+    h("button", { type: "button", "data-key": `sort-${column.key}`, onclick: () => onSort(column.key) }, h("span", {}, column.title, column.unit && h("small", {}, column.unit))),
   );
 }
 

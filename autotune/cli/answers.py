@@ -1,0 +1,88 @@
+"""What the server answers, as far as this program reads it. Keys it does not know are passed over."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from autotune.domain.knobs import KnobValue
+from autotune.domain.study import Study
+from autotune.domain.trial import Trial
+
+Changes = dict[str, tuple[KnobValue, KnobValue]]
+"""Knob to (the baseline's value, this trial's); None stands for unset."""
+
+
+class Answer(BaseModel):
+    """Base of all answers."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class BestSoFar(Answer):
+    """The best feasible trial by its own measurement."""
+
+    number: int
+    objective: float
+    gain_pct: float | None = None
+
+
+class Overview(Answer):
+    """A study and how far it is; `counts` by trial state."""
+
+    study: Study
+    counts: dict[str, int]
+    trials_total: int
+    baseline_objective: float | None = None
+    best: BestSoFar | None = None
+
+    @property
+    def finished_trials(self) -> int:
+        return sum(self.counts.get(state, 0) for state in ("measured", "failed", "cancelled"))
+
+
+class FailureLine(Answer):
+    """A failure in short."""
+
+    phase: str
+    failure_class: str
+    summary: str
+
+
+class VerdictLine(Answer):
+    """A verdict in short."""
+
+    feasible: bool
+    objective: float | None
+    reasons: tuple[str, ...] = ()
+
+
+class TrialLine(Answer):
+    """A trial in a list; times in ms by load level."""
+
+    number: int
+    state: str
+    phase: str
+    label: str
+    changes: Changes = {}
+    verdict: VerdictLine | None = None
+    failure: FailureLine | None = None
+    tpot_ms: dict[str, float | None] = {}
+
+
+class TrialDetail(Trial):
+    """The whole trial."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    changes: Changes = {}
+
+
+class SpaceLine(Answer):
+    """A search space in a list."""
+
+    name: str
+    engine: str
+    chip: str = ""
+    about: str = ""
+    knobs: int | None = None
+    recipes: int | None = None

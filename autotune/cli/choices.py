@@ -1,0 +1,20 @@
+"""What an option may be."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Executor(StrEnum):
+    """What runs trials."""
+
+    RAY = "ray"
+    LOCAL = "local"
+
+
+class Format(StrEnum):
+    """What a recipe is written as."""
+
+    SH = "sh"
+    ENV = "env"
+    JSON = "json"

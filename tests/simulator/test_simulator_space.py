@@ -1,0 +1,191 @@
+"""The 910C search space and its template: they hold together, and the simulator takes all that they render."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from autotune.domain.knobs import BooleanKind, ChoiceKind, EnvFragment, EnvVar, FloatKind, IntegerKind, Knob, KnobValue
+from autotune.domain.launch_plan import RolePlan, render
+from autotune.domain.space import SearchSpace
+from autotune.domain.template import LaunchTemplate, is_denied_env
+from autotune.errors import InvalidCandidate
+from workers.simulator.configure import configure
+from workers.simulator.faults import ConfigRejected, EngineFailed
+from workers.simulator.flags import parse_flags
+from workers.simulator.memory_model import MemoryModel
+from workers.simulator.server_log import ServerLog
+from workers.simulator.settings import ServingConfig
+from workers.simulator.start_up import start_engine
+from workers.simulator.system import load_system
+
+ROOT = Path(__file__).parents[2]
+SPACE = SearchSpace.model_validate(yaml.safe_load((ROOT / "search_spaces/vllm_ascend_910c.yaml").read_text()))
+TEMPLATE = LaunchTemplate.model_validate(yaml.safe_load((ROOT / "workers/templates/simulated-910c.yaml").read_text()))
+SYSTEM = load_system(ROOT / "workers/simulator/systems/qwen3.5-35b-a3b-910c.yaml")
+
+
+def facts(concurrency: tuple[int, ...] = (1, 4, 8), tensor_parallel: int = 2) -> dict[str, Any]:
+    return {
+        "model": "Qwen3.5-35B-A3B",
+        "devices": tensor_parallel,
+        "tensor_parallel": tensor_parallel,
+        "concurrency": list(concurrency),
+        "max_concurrency": max(concurrency),
+        "prompt_tokens": 1024,
+        "output_tokens": 512,
+    }
+
+
+def plan(values: Mapping[str, KnobValue], about: Mapping[str, Any]) -> RolePlan:
+    settled = SPACE.settle(SPACE.complete(dict(values)), about)
+    return render(SPACE, settled.candidate, about).roles["server"]
+
+
+def config_of(role: RolePlan) -> ServingConfig:
+    libraries = [f"/lib/lib{name}.so" for name in role.preload]
+    return configure(parse_flags(["serve", "x", *role.argv]), role.env, libraries, SYSTEM)
+
+
+def values_of(knob: Knob) -> st.SearchStrategy[KnobValue]:
+    kind = knob.type
+    found: st.SearchStrategy[KnobValue]
+    match kind:
+        case BooleanKind():
+            found = st.booleans()
+        case ChoiceKind():
+            found = st.sampled_from(kind.values)
+        case IntegerKind():
+            found = st.integers(kind.low, kind.high)
+        case FloatKind():
+            found = st.floats(kind.low, kind.high)
+    return st.none() | found if knob.unset or knob.when else found
+
+
+candidates = st.fixed_dictionaries({knob.name: values_of(knob) for knob in SPACE.knobs})
+
+
+@pytest.mark.parametrize("name", ["baseline", *(recipe.name for recipe in SPACE.recipes)])
+def test_baseline_and_recipes_start(name: str) -> None:
+    values = next((recipe.values for recipe in SPACE.recipes if recipe.name == name), {})
+    role = plan(values, facts())
+    config = config_of(role)
+    assert config.tensor_parallel == 2
+    flags = parse_flags(["serve", "x", *role.argv])
+    memory = MemoryModel(SYSTEM, config)
+    start_engine(flags, role.env, memory, ServerLog())
+    assert memory.fits_load(8)
+
+
+def test_what_is_unset_leaves_no_trace() -> None:
+    role = plan({}, facts())
+    assert role.env == {}
+    assert role.preload == ()
+    assert "--speculative-config" not in role.argv
+    assert "--additional-config" not in role.argv
+
+
+def test_coupled_settings_are_derived() -> None:
+    final = next(recipe.values for recipe in SPACE.recipes if recipe.name == "report-a-mtp4")
+    role = plan(final, facts())
+    config = config_of(role)
+    assert config.capture_sizes == (5, 20, 40)
+    assert config.local_world_size == 2
+    assert config.jemalloc
+    assert config.static_kernel
+    assert config.pa_shapes == ()  # without effect under speculation
+    assert config_of(plan({**final, "mtp_draft_length": None}, facts())).pa_shapes == (1, 4, 8)
+
+
+def test_page_size_is_completed_and_static_kernels_follow_the_graph_mode() -> None:
+    settled = SPACE.settle(SPACE.complete({"alloc_page_size": "1g"}), facts())
+    assert settled.candidate.values["alloc_expandable_segments"] is True
+    assert settled.repairs == ("page-options-need-expandable-segments",)
+    settled = SPACE.settle(SPACE.complete({"static_kernel": True, "cudagraph_mode": "PIECEWISE"}), facts())
+    assert "static_kernel" not in settled.candidate.values
+
+
+def test_rules_warn_with_their_reason() -> None:
+    values: dict[str, KnobValue] = {"hccl_buffsize_mb": 2048, "cpu_binding": True, "cpu_affinity_conf": 2}
+    warnings = SPACE.settle(SPACE.complete({**values, "max_num_seqs": 8}), facts((1, 16))).warnings
+    names = [warning.split(":")[0] for warning in warnings]
+    assert names == ["seats-for-every-stream", "one-binding-of-cores", "memory-outside-the-engine"]
+
+
+def test_a_context_that_the_model_lacks_is_refused() -> None:
+    with pytest.raises(InvalidCandidate):
+        SPACE.settle(SPACE.complete({}), {**facts(), "prompt_tokens": 300_000})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"hccl_buffsize_mb": 4096},
+        {"flashcomm": True},
+        {"matmul_allreduce": True},
+        {"task_queue": 2},
+        {"mtp_draft_length": 8, "max_num_seqs": 256},
+    ],
+    ids=str,
+)
+def test_crashes_stay_searchable(values: dict[str, KnobValue]) -> None:
+    role = plan(values, facts())
+    memory = MemoryModel(SYSTEM, config_of(role))
+    with pytest.raises(EngineFailed):
+        start_engine(parse_flags(["serve", "x", *role.argv]), role.env, memory, ServerLog())
+
+
+def test_nothing_lands_in_a_denied_variable() -> None:
+    landings = [knob.lands for knob in SPACE.knobs] + [setting.lands for setting in SPACE.derived]
+    names = [lands.name for lands in landings if isinstance(lands, EnvVar | EnvFragment)]
+    assert len(names) > 10
+    assert not any(map(is_denied_env, names))
+
+
+def test_every_knob_rule_and_recipe_says_where_it_comes_from() -> None:
+    sources = [knob.source for knob in SPACE.knobs] + [rule.source for rule in SPACE.rules]
+    assert all(sources + [recipe.source for recipe in SPACE.recipes])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    candidates,
+    st.lists(st.integers(1, 1024), min_size=1, max_size=6, unique=True).map(lambda c: tuple(sorted(c))),
+    st.sampled_from([1, 2, 4, 8]),
+)
+def test_every_settled_candidate_is_a_valid_command_line(
+    values: dict[str, KnobValue], concurrency: tuple[int, ...], ranks: int
+) -> None:
+    about = facts(concurrency, ranks)
+    try:
+        role = plan(values, about)
+    except InvalidCandidate:
+        assume(False)
+        return
+    try:
+        flags = parse_flags(["serve", "x", *role.argv])
+    except SystemExit as error:
+        raise AssertionError(f"refused with status {error.code}: {role.argv}") from error
+    rows = 1 + (role.argv.count("--speculative-config") and int(str(values["mtp_draft_length"])))
+    if values["cudagraph_mode"] != "NONE" and min(concurrency) * rows > 2048:  # more than a step may hold
+        with pytest.raises(ConfigRejected, match="No valid cudagraph sizes"):
+            configure(flags, role.env, [], SYSTEM)
+        return
+    config = configure(flags, role.env, [], SYSTEM)
+    assert config.hccl_buffsize_mb == (values["hccl_buffsize_mb"] if ranks > 1 else None)
+
+
+def test_the_template_names_files_that_exist() -> None:
+    assert TEMPLATE.simulated
+    for path in (*TEMPLATE.models.values(), *TEMPLATE.libraries.values()):
+        assert path.startswith("package:")
+    for path in TEMPLATE.models.values():
+        load_system(ROOT / path.removeprefix("package:"))
+    assert json.dumps(TEMPLATE.roles["server"].argv).count("{") == 5

@@ -1,0 +1,268 @@
+"""Attempts as Ray actors, on one cluster of two nodes for all tests of this file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from autotune.domain.failure import FailureClass, Phase
+from autotune.domain.job import TrialJob
+from autotune.engine.ports import TrialExecutor
+from autotune.errors import Unavailable
+from tests.contracts.executor_contract import SLOTS, ExecutorContract, collected, eventually
+from tests.workers.scripted_attempt import scripted_job
+from workers.attempt_files import AttemptFiles
+from workers.marked_processes import marked
+from workers.ray_executor import DISTRIBUTION, RayExecutor, code_mismatch
+from workers.ray_head import RayHead, start_worker_node
+
+pytestmark = [pytest.mark.ray]
+
+SCRIPTED = "tests.workers.scripted_attempt:run_attempt"
+
+
+@pytest.fixture(scope="session")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
+    """The head and a second node, with one slot each."""
+    run_dir = tmp_path_factory.mktemp("ray")
+    head = RayHead(run_dir, slots=1, resources={"host:a": 1})
+    head.start()
+    other = start_worker_node(head, run_dir, slots=1, host="b")
+    assert SLOTS == 2
+    yield head
+    other.stop()
+    head.stop()
+
+
+@pytest.fixture
+def attempts_root(tmp_path: Path) -> Path:
+    return tmp_path / "attempts"
+
+
+def connect(
+    head: RayHead,
+    root: Path,
+    *,
+    namespace: str = "autotune",
+    placement_s: float = 60.0,
+    leftover_s: float = 60.0,
+    run_attempt: str = SCRIPTED,
+) -> RayExecutor:
+    return RayExecutor(
+        head.address,
+        root,
+        root.parent / "templates",
+        head.token_file,
+        namespace=namespace,
+        placement_s=placement_s,
+        leftover_s=leftover_s,
+        run_attempt=run_attempt,
+    )
+
+
+class TestRay(ExecutorContract):
+    @pytest.fixture(autouse=True)
+    def _cluster(self, head: RayHead) -> None:
+        self.head = head
+
+    def make(self) -> TrialExecutor:
+        return connect(self.head, self.root)
+
+    def lose_runner(self, executor: TrialExecutor, uid: str) -> None:
+        runner = AttemptFiles(self.root, uid).runner()
+        assert runner is not None
+        os.kill(runner.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def executor(head: RayHead, attempts_root: Path) -> Iterator[RayExecutor]:
+    executor = connect(head, attempts_root)
+    assert eventually(lambda: executor.capacity() == SLOTS)
+    yield executor
+    executor.close()
+
+
+def started(root: Path, job: TrialJob) -> bool:
+    return AttemptFiles(root, job.uid).runner() is not None
+
+
+def let_end(root: Path, job: TrialJob) -> None:
+    (root / job.uid / "go").touch()
+
+
+def test_trials_run_on_both_nodes(executor: RayExecutor, attempts_root: Path) -> None:
+    jobs = [scripted_job(f"nodes-{n}-1", "wait") for n in range(SLOTS)]
+    for job in jobs:
+        executor.submit(job)
+    assert eventually(lambda: all(started(attempts_root, job) for job in jobs))
+    nodes = {json.loads((attempts_root / job.uid / "ray.json").read_text())["node_id"] for job in jobs}
+    assert len(nodes) == SLOTS
+    for job in jobs:
+        let_end(attempts_root, job)
+    assert eventually(lambda: len(executor.collect(0.5)) == SLOTS)
+    for job in jobs:
+        executor.acknowledge(job.uid)
+
+
+def test_attempt_outlives_its_dispatcher(head: RayHead, attempts_root: Path) -> None:
+    job = scripted_job("outlives-0-1", "wait")
+    arguments = [head.address, str(attempts_root), str(head.token_file), job.model_dump_json()]
+    dispatcher = subprocess.Popen([sys.executable, "-c", SUBMIT, *arguments])
+    try:
+        assert eventually(lambda: started(attempts_root, job))
+    finally:
+        dispatcher.kill()
+        dispatcher.wait()
+    successor = connect(head, attempts_root)
+    assert successor.adopt(job)
+    let_end(attempts_root, job)
+    assert collected(successor).measurement is not None
+    successor.acknowledge(job.uid)
+    successor.close()
+
+
+SUBMIT = """
+import sys, time
+from pathlib import Path
+from autotune.domain.job import TrialJob
+from workers.ray_executor import RayExecutor
+address, root, token, job = sys.argv[1:]
+run = "tests.workers.scripted_attempt:run_attempt"
+executor = RayExecutor(address, Path(root), Path(root), Path(token), run_attempt=run)
+executor.submit(TrialJob.model_validate_json(job))
+time.sleep(600)
+"""
+
+
+def test_outcome_on_disk_outlives_its_actor(executor: RayExecutor, attempts_root: Path) -> None:
+    job = scripted_job("spooled-0-1", "measure")
+    executor.submit(job)
+    runner_file = AttemptFiles(attempts_root, job.uid)
+    assert eventually(lambda: runner_file.outcome() is not None)
+    runner = runner_file.runner()
+    assert runner is not None
+    os.kill(runner.pid, signal.SIGKILL)
+    assert collected(executor).measurement is not None
+    executor.acknowledge(job.uid)
+    assert executor.adopt(job)
+    assert collected(executor).measurement is not None
+    executor.acknowledge(job.uid)
+
+
+def test_attempt_that_no_node_takes_is_an_infrastructure_failure(
+    executor: RayExecutor, head: RayHead, attempts_root: Path
+) -> None:
+    others = connect(head, attempts_root, namespace="others")
+    occupants = [scripted_job(f"occupant-{n}-1", "wait") for n in range(SLOTS)]
+    for occupant in occupants:
+        others.submit(occupant)
+    assert eventually(lambda: all(started(attempts_root, job) for job in occupants))
+    hasty = connect(head, attempts_root, placement_s=0.5)
+    job = scripted_job("nowhere-0-1", "measure")
+    hasty.submit(job)
+    failure = collected(hasty).failure
+    assert failure is not None
+    assert (failure.phase, failure.failure_class) == (Phase.PLACE, FailureClass.INFRASTRUCTURE)
+    assert "no node took" in failure.summary
+    hasty.acknowledge(job.uid)
+    for occupant in occupants:
+        others.cancel(occupant.uid)
+    assert not started(attempts_root, job)
+
+
+def test_slot_of_an_outcome_that_nobody_acknowledged_is_released(head: RayHead, attempts_root: Path) -> None:
+    job = scripted_job("leftover-0-1", "measure")
+    first = connect(head, attempts_root)
+    first.submit(job)
+    assert collected(first).uid == job.uid
+    first.close()  # the dispatcher died after it had stored the outcome
+    successor = connect(head, attempts_root, leftover_s=0.0)
+    assert eventually(lambda: successor.capacity() == SLOTS)
+    successor.close()
+
+
+def test_running_attempt_of_nobody_keeps_its_slot(head: RayHead, attempts_root: Path) -> None:
+    job = scripted_job("leftover-1-1", "wait")
+    first = connect(head, attempts_root)
+    first.submit(job)
+    assert eventually(lambda: started(attempts_root, job))
+    first.close()
+    successor = connect(head, attempts_root, leftover_s=0.0)
+    assert successor.capacity() == SLOTS - 1
+    let_end(attempts_root, job)
+    assert eventually(lambda: successor.capacity() == SLOTS)
+    successor.close()
+
+
+def test_other_code_on_the_worker_is_an_infrastructure_failure(head: RayHead, attempts_root: Path) -> None:
+    executor = connect(head, attempts_root, run_attempt="tests.workers.no_such_module:run_attempt")
+    job = scripted_job("code-0-1", "measure")
+    executor.submit(job)
+    failure = collected(executor).failure
+    assert failure is not None
+    assert failure.failure_class is FailureClass.INFRASTRUCTURE
+    executor.acknowledge(job.uid)
+    executor.close()
+
+
+def test_mismatch_of_code_is_named(tmp_path: Path) -> None:
+    assert code_mismatch(version(DISTRIBUTION)) is None
+    assert "0.0.0" in str(code_mismatch("0.0.0"))
+    (tmp_path / "search_spaces").mkdir()
+    (tmp_path / "search_spaces" / "__init__.py").touch()
+    words = subprocess.run(
+        [sys.executable, "-c", PLANTED, str(tmp_path)], capture_output=True, text=True, check=True
+    ).stdout
+    assert "several places" in words
+    assert str(tmp_path) in words
+
+
+PLANTED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from workers.ray_executor import code_mismatch
+print(code_mismatch("0.1.0"))
+"""
+
+
+def test_absent_cluster_is_unavailable_at_once(attempts_root: Path) -> None:
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
+        RayExecutor("127.0.0.1:1", attempts_root, attempts_root)
+
+
+def test_wrong_token_is_refused(head: RayHead, tmp_path: Path) -> None:
+    wrong = tmp_path / "token"
+    wrong.write_text("0" * 64)
+    words = subprocess.run(
+        [sys.executable, "-c", STRANGER, head.address, str(wrong)], capture_output=True, text=True, check=False
+    )
+    assert "Unavailable" in words.stderr
+
+
+STRANGER = """
+import os, sys
+from pathlib import Path
+os.environ["RAY_NUM_REDIS_GET_RETRIES"] = "2"  # else it tries for 20 s
+from workers.ray_executor import RayExecutor
+RayExecutor(sys.argv[1], Path("/tmp"), Path("/tmp"), Path(sys.argv[2]))
+"""
+
+
+def test_nothing_is_left_of_any_attempt(attempts_root: Path) -> None:
+    """Runs last in file order; in any other order it holds too."""
+    assert marked(str(attempts_root.resolve())) == {}
+
+
+def test_running_head_is_taken_over_by_its_successor(head: RayHead) -> None:
+    again = RayHead(head.token_file.parent, slots=1)
+    assert again.start() == head.address
+    assert again.alive()
+    assert head.token_file.stat().st_mode & 0o777 == 0o600
