@@ -24,11 +24,6 @@ class DataDirectory:
         return self
 
     @property
-    def ray_token(self) -> Path:
-        """The local cluster's secret; `workers/ray_head.py` writes it."""
-        return self.run / "ray.token"
-
-    @property
     def database_url(self) -> str:
         return f"sqlite:///{self.root / 'autotune.db'}"
 

@@ -38,7 +38,7 @@ def executor_for(kind: str, data: DataDirectory, slots: int, ray_address: str | 
 
     if ray_address is None:
         raise Unavailable("the ray executor needs --ray-address")
-    return RayExecutor(ray_address, data.attempts, data.templates, data.ray_token)
+    return RayExecutor(ray_address, data.attempts, data.templates)
 
 
 def run(dispatcher: Dispatcher, stopping: threading.Event) -> None:
@@ -72,8 +72,6 @@ def main() -> None:
     log_to_stderr()
     data = DataDirectory(args.data).prepare()
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
     dispatcher = Dispatcher(
         open_store(args.database or data.database_url),
         executor_for(args.executor, data, args.slots, args.ray_address),
@@ -82,6 +80,9 @@ def main() -> None:
         owner=f"{socket.gethostname()}-{os.getpid()}",
         report=log.info,
     )
+    # After the executor is made: connecting to Ray installs handlers of its own, which end the process.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
     log.info("dispatcher ready", executor=args.executor, slots=args.slots, pid=os.getpid())
     run(dispatcher, stopping)
     dispatcher.stop()

@@ -23,6 +23,8 @@ def problems_of_request(error: RequestValidationError) -> list[Problem]:
         details = cast(ErrorDetails, {**entry, "loc": tuple(path)})
         if entry["type"] == "json_invalid":
             found.append(Problem(key="body", message=f"is no JSON: {entry['ctx']['error']}", mend="send a JSON object"))
+        elif entry["type"] == "missing" and not path:
+            found.append(Problem(key=str(place), message="is missing", mend="send a JSON object"))
         elif place == "body":
             body.append(details)
         else:

@@ -81,7 +81,7 @@ class Service:
         self._start_dispatcher()
         self._announce(url)
         while not self._stopping.wait(POLL_S):
-            if self._ray is not None and not self._ray.is_running:
+            if self._ray is not None and not self._ray.alive():
                 log.warning("Ray ended and is started again")
                 self._restart_with_ray()
             for child in self._children:
@@ -89,25 +89,15 @@ class Service:
         return 0
 
     def _start_ray(self) -> bool:
-        """In a thread, since a start takes up to two minutes on a busy machine, and Ctrl-C must not wait."""
-        ray = self._ray
-        if ray is None:
+        """False when it does not start, or when we are to stop first: a start takes up to two minutes."""
+        if self._ray is None:
             return True
-        errors: list[str] = []
-
-        def start() -> None:
-            try:
-                ray.start()
-            except Unavailable as error:
-                errors.append(error.message)
-
-        starting = threading.Thread(target=start, name="ray-start", daemon=True)
-        starting.start()
-        while starting.is_alive() and not self._stopping.is_set():
-            starting.join(POLL_S)
-        if errors:
-            log.error("Ray does not start", reason=errors[0])
-        return not errors and not self._stopping.is_set()
+        try:
+            self._ray.start(self._stopping)
+        except Unavailable as error:
+            log.error("Ray does not start", reason=error.message)
+            return False
+        return not self._stopping.is_set()
 
     def _restart_with_ray(self) -> None:
         """A driver outlives its cluster by a minute and is of no use meanwhile: it is replaced too."""
@@ -168,9 +158,11 @@ class Service:
         argv += ["--slots", str(self._args.slots)]
         if self._args.database:
             argv += ["--database", self._args.database]
+        extra: dict[str, str] = {}
         if self._ray is not None:
             argv += ["--ray-address", self._ray.address]
-        self._child("dispatcher", argv, {})
+            extra = self._ray.driver_env
+        self._child("dispatcher", argv, extra)
 
     def _announce(self, url: str) -> None:
         pids = {child.name: child.pid for child in self._children}

@@ -62,10 +62,16 @@ class RunningService:
         body: dict[str, Any] = answer.json()
         return body
 
-    def trials(self, study_id: int) -> list[dict[str, Any]]:
+    def lines(self, study_id: int) -> list[dict[str, Any]]:
+        """The trials in short."""
         answer = self.client.get(f"/api/v1/studies/{study_id}/trials", params={"limit": 500})
         items: list[dict[str, Any]] = answer.json()["items"]
         return items
+
+    def trials(self, study_id: int) -> list[dict[str, Any]]:
+        """The trials with everything that is known about each."""
+        path = f"/api/v1/studies/{study_id}/trials"
+        return [self.client.get(f"{path}/{line['number']}").json() for line in self.lines(study_id)]
 
     def wait_until(self, what: Callable[[], bool], seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds

@@ -45,11 +45,11 @@ def kill_in_the_middle(service: RunningService, study_id: int, victims: list[str
         time.sleep(0.4 * turn)
         for victim in victims:
             os.kill(service.pid(victim), signal.SIGKILL)
-        seen = len(service.trials(study_id)) if "api" not in victims else 0
+        seen = len(service.lines(study_id)) if "api" not in victims else 0
         service.wait_until(
             lambda seen=seen: (
                 service.study(study_id)["study"]["state"] != "running"  # type: ignore[misc]
-                or len(service.trials(study_id)) > seen
+                or len(service.lines(study_id)) > seen
             )
         )
 

@@ -158,3 +158,8 @@ def test_a_full_device_blames_its_neighbours_and_an_empty_one_the_candidate() ->
     assert classify(Phase.READY, 1, text.format("8.00"), "").failure_class is FailureClass.INFRASTRUCTURE
     assert classify(Phase.READY, 1, text.format("59.80"), "").failure_class is FailureClass.OUT_OF_MEMORY
     assert classify(Phase.READY, 1, text.format("1.2.3"), "").failure_class is FailureClass.INFRASTRUCTURE
+
+
+def test_llama_cpp_lines_are_read_without_their_clock_and_its_reports_are_no_evidence() -> None:
+    text = "0.00.100.200 I GGML_ASSERT(x) failed\n0.00.569.081 E llama_init: n_seq_max must be <= 256"
+    assert classify(Phase.READY, 1, text, "llama-cpp").line == "llama_init: n_seq_max must be <= 256"

@@ -17,7 +17,7 @@ LONGEST_DECISIVE = 500
 _NOISE = re.compile(
     r"^\s*(\([^)]{1,60}\)\s*)*(\d{4}-\d\d-\d\d[ T][\d:.,+Z]+\s+)?\[?(INFO|DEBUG|TRACE)\b"
     r"|\b(INFO|DEBUG) \d\d-\d\d \d\d:\d\d"
-    r"|\[(INFO|DEBUG)\]"
+    r"|\[(INFO|DEBUG)\]|^\d+\.\d\d\.\d{3}\.\d{3} [ID] "
     r"|^# (HELP|TYPE) |^(vllm|sglang|llamacpp):\w+"
     r'|"(GET|POST|HEAD|OPTIONS|PUT|DELETE) /\S* HTTP/'
     r"|non-default args:|with config:|server_args=|\bNamespace\("
@@ -30,7 +30,9 @@ _REJECTION = re.compile(
 _USAGE = re.compile(r"^(usage: .*|.{0,80}\berror: .*)", re.MULTILINE | re.IGNORECASE)
 
 # `(Worker pid=7) ERROR 11-30 10:12:22 [core.py:708] ` differs in every launch; what follows does not.
-_PREFIX = re.compile(r"^(\([^)]{1,60}\)\s*)*([A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\]\s*)?")
+_PREFIX = re.compile(
+    r"^(\([^)]{1,60}\)\s*)*([A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\]\s*|\d+\.\d\d\.\d{3}\.\d{3} [A-Z] )?"
+)
 
 _BEFORE_READY = frozenset({Phase.PLACE, Phase.LAUNCH, Phase.READY})
 _WHEN_ALIVE = {  # what it is that a deadline passed in this phase
