@@ -115,7 +115,7 @@ class Api(uvicorn.Server):
 
 
 def bind(settings: Settings) -> socket.socket:
-    """A listening socket's address is taken here, so that port 0 is known before anybody is told.
+    """A listening socket, taken by us so that the port is known before anybody is told where we are.
 
     Raises InvalidRequest when the port is taken or the address is not this machine's.
     """
@@ -141,8 +141,8 @@ def main() -> None:
     """Serve until SIGTERM or SIGINT. Ends with a sentence when it cannot start."""
     try:
         settings = Settings()
-        listener = bind(settings)
-        app = build_app(settings)
+        with bind(settings) as listener:
+            Api(build_app(settings), settings, url_of(listener)).run(sockets=[listener])
     except ValidationError as error:
         reasons = "; ".join(
             f"AUTOTUNE_{'_'.join(map(str, e['loc'])).upper()}: {e['msg'].removeprefix('Value error, ')}"
@@ -151,7 +151,6 @@ def main() -> None:
         sys.exit(f"the api cannot start: {reasons}")
     except AutotuneError as error:
         sys.exit(f"the api cannot start: {error.message}")
-    Api(app, settings, url_of(listener)).run(sockets=[listener])
 
 
 if __name__ == "__main__":

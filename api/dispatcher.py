@@ -18,12 +18,13 @@ import structlog
 from api.data_directory import DataDirectory
 from api.logs import log_to_stderr
 from autotune.engine.clock import SystemClock
-from autotune.engine.dispatch import LEASE_S, Dispatcher
-from autotune.engine.ports import TrialExecutor
+from autotune.engine.dispatch import LEASE, LEASE_S, Dispatcher
+from autotune.engine.ports import StudyStore, TrialExecutor
 from autotune.errors import Unavailable
 from autotune.proposers.tpe import TpeSource
 from autotune.storage.sql_store import open_store
 from workers.local_executor import LocalExecutor
+from workers.marked_processes import is_running, process_stat
 
 log = structlog.get_logger("dispatcher")
 
@@ -41,12 +42,28 @@ def executor_for(kind: str, data: DataDirectory, slots: int, ray_address: str | 
     return RayExecutor(ray_address, data.attempts, data.templates)
 
 
-def run(dispatcher: Dispatcher, stopping: threading.Event) -> None:
+def owner_name() -> str:
+    """Host, pid and start time: enough for a successor on this host to see that we are gone."""
+    stat = process_stat(os.getpid())
+    return f"{socket.gethostname()}/{os.getpid()}/{stat.started if stat else 0}"
+
+
+def is_dead(owner: str) -> bool:
+    """Whether the owner of the lease ran on this host and runs no more; False for another host's."""
+    host, pid, started = owner.rsplit("/", 2)
+    return host == socket.gethostname() and not is_running(int(pid), int(started))
+
+
+def run(dispatcher: Dispatcher, store: StudyStore, stopping: threading.Event) -> None:
     """Turn until told to stop; a lost lease or an absent store is waited for."""
     waiting = False
     while not stopping.is_set():
         try:
             if not dispatcher.hold():
+                owner = store.lease_owner(LEASE)
+                if owner is not None and is_dead(owner):
+                    store.release_lease(LEASE, owner)
+                    continue
                 if not waiting:
                     log.info("another dispatcher holds the lease; waiting", at_most_s=LEASE_S)
                 waiting = True
@@ -72,19 +89,20 @@ def main() -> None:
     log_to_stderr()
     data = DataDirectory(args.data).prepare()
     stopping = threading.Event()
+    store = open_store(args.database or data.database_url)
     dispatcher = Dispatcher(
-        open_store(args.database or data.database_url),
+        store,
         executor_for(args.executor, data, args.slots, args.ray_address),
         TpeSource(),
         SystemClock(),
-        owner=f"{socket.gethostname()}-{os.getpid()}",
+        owner=owner_name(),
         report=log.info,
     )
     # After the executor is made: connecting to Ray installs handlers of its own, which end the process.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     log.info("dispatcher ready", executor=args.executor, slots=args.slots, pid=os.getpid())
-    run(dispatcher, stopping)
+    run(dispatcher, store, stopping)
     dispatcher.stop()
     log.info("dispatcher stopped")
     sys.exit(0)

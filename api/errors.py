@@ -52,6 +52,9 @@ class ProblemBody(Value):
     file: str | None = None
 
 
+_ERROR_SCHEMA = {"$ref": "#/components/schemas/ErrorBody"}
+
+
 class ErrorBody(Value):
     """The body of every answer that is no success."""
 
@@ -60,10 +63,16 @@ class ErrorBody(Value):
     problems: tuple[ProblemBody, ...] = ()
 
 
-def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For a route's `responses`: these errors on top of those that every route has."""
+def declared(*statuses: int, text: bool = False) -> dict[int | str, dict[str, Any]]:
+    """For a route's `responses`: these errors on top of those that every route has.
+
+    `text`: the route answers with text; its errors are JSON all the same.
+    """
     everywhere = (400, 405, 413, 422, 503)
-    return {s: {"model": ErrorBody, "description": _MEANING[s]} for s in sorted({*everywhere, *statuses})}
+    form: dict[str, Any] = (
+        {"content": {"application/json": {"schema": _ERROR_SCHEMA}}} if text else {"model": ErrorBody}
+    )
+    return {s: {**form, "description": _MEANING[s]} for s in sorted({*everywhere, *statuses})}
 
 
 def answer(

@@ -33,7 +33,7 @@ LastEventId = Annotated[
     "/events",
     response_class=StreamingResponse,
     responses={
-        **declared(),
+        **declared(text=True),
         200: {
             "description": "Server-sent events without an end. `id` is the event's seq, `data` an Event as JSON.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},

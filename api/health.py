@@ -37,7 +37,7 @@ def readyz(parts: Given, response: Response) -> Readiness:
 @router.get(
     "/metrics",
     response_class=Response,
-    responses={**declared(), 200: {"content": {"text/plain": {}}, "description": "Prometheus text format."}},
+    responses={**declared(text=True), 200: {"content": {"text/plain": {}}, "description": "Prometheus text format."}},
 )
 def metrics(parts: Given) -> Response:
     """Studies by state, trials by state and outcome, HTTP requests by route and status."""

@@ -101,7 +101,7 @@ def recipe(study_id: StudyId, parts: Given) -> Recipe:
     "/{study_id}/export",
     response_class=Response,
     responses={
-        **declared(404, 409),
+        **declared(404, 409, text=True),
         200: {
             "description": "The file, under the name in Content-Disposition.",
             "content": {media: {"schema": {"type": "string"}} for _, media in _WRITERS.values()},

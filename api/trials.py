@@ -55,7 +55,7 @@ def look(study_id: StudyId, number: TrialNumber, parts: Given) -> TrialDetail:
     return trial_detail(parts.store.trial(study_id, number), _baseline(parts.store, study_id))
 
 
-@router.get("/{number}/log", response_class=PlainTextResponse, responses=declared(404))
+@router.get("/{number}/log", response_class=PlainTextResponse, responses=declared(404, text=True))
 def log(study_id: StudyId, number: TrialNumber, parts: Given) -> PlainTextResponse:
     """The end of the server's log: of a finished trial as stored, of a running one as it stands now."""
     trial = parts.store.trial(study_id, number)

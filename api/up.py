@@ -26,6 +26,7 @@ log = structlog.get_logger("up")
 
 POLL_S = 0.1
 API_START_S = 60.0
+API_RETRY_S = 5.0
 # Ten seconds in all: the children get most of it, Ray and the sweep the rest.
 CHILDREN_STOP_S = 6.0
 
@@ -138,6 +139,8 @@ class Service:
 
     def _wait_for_api(self, api: ChildProcess) -> str | None:
         deadline = time.monotonic() + API_START_S
+        # The api of a killed `up` keeps the port for the seconds that its requests take to end.
+        give_up = time.monotonic() + API_RETRY_S
         ready = self._data.run / "api.json"
         while not self._stopping.wait(POLL_S) and time.monotonic() < deadline:
             if ready.exists():
@@ -145,10 +148,11 @@ class Service:
                 # A restarted api must be found where the first one was.
                 api.remember({"AUTOTUNE_PORT": url.rsplit(":", 1)[1].strip("/")})
                 return url
-            if not api.alive():
+            if not api.alive() and time.monotonic() > give_up:
                 tail = (self._data.logs / "api.log").read_text(errors="replace")[-2000:]
                 log.error("the api does not start", log_tail=tail)
                 return None
+            api.keep_alive()
         if not self._stopping.is_set():
             log.error("the api did not get ready in time", limit_s=API_START_S)
         return None

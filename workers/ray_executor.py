@@ -20,8 +20,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +30,7 @@ from autotune.domain.job import TrialJob, TrialOutcome
 from autotune.errors import Unavailable
 from workers.attempt_end import LIMIT_S, end_attempt
 from workers.attempt_files import AlreadyStarted, AttemptFiles
+from workers.code_identity import code_mismatch, code_version
 from workers.host_templates import HostTemplates
 
 os.environ["RAY_AUTH_MODE"] = "token"  # read when ray is imported, not when it connects
@@ -43,8 +42,6 @@ from ray.exceptions import ActorAlreadyExistsError, RayError
 from ray.util import list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-DISTRIBUTION = "ascend-autotune"
-PACKAGES = ("autotune", "search_spaces", "workers")
 RUN_ATTEMPT = "workers.attempt:run_attempt"
 
 PLACEMENT_S = 120.0  # an actor that no node takes stays pending for ever without a word
@@ -104,20 +101,6 @@ def _run_here(job: TrialJob, root: Path, templates_dir: Path, expected_version: 
     if files.outcome() is None:
         files.write_outcome(outcome)
     return outcome
-
-
-def code_mismatch(expected_version: str) -> str | None:
-    """Why the code of this process is not the dispatcher's; None when it is.
-
-    Ray puts the driver's folders first on a worker's `sys.path`, where another `workers` may lie.
-    """
-    folders = {Path(str(import_module(name).__file__)).resolve().parents[1] for name in PACKAGES}
-    if len(folders) != 1:
-        return f"the packages on this host come from several places: {', '.join(sorted(map(str, folders)))}"
-    found = version(DISTRIBUTION)
-    if found != expected_version:
-        return f"this host runs {DISTRIBUTION} {found}, the dispatcher {expected_version}; install the same version"
-    return None
 
 
 @dataclass
@@ -289,7 +272,7 @@ class RayExecutor:
         places = str(self._root), str(self._templates)
         try:
             with self._cluster(), suppress(ActorAlreadyExistsError):
-                return options.remote(job.model_dump_json(), *places, version(DISTRIBUTION), self._run_attempt)
+                return options.remote(job.model_dump_json(), *places, code_version(), self._run_attempt)
             with self._cluster():
                 return ray.get_actor(job.uid, namespace=self._namespace)
         except Unavailable:

@@ -47,6 +47,7 @@ class _NodeRecord(NamedTuple):
     started: int
     address: str
     temp_dir: str
+    resources: dict[str, float]
 
 
 class RayNode:
@@ -106,11 +107,12 @@ class RayNode:
         self._record = self._process = None
 
     def _take_over(self) -> bool:
-        """Use the node that an earlier process left running; end what a broken one left."""
+        """Use the node that an earlier process left running; end a broken one, and one with other resources."""
         record = self._read_record()
         if record is None:
             return False
-        if is_running(record.pid, record.started) and _listens(record.address):
+        whole = is_running(record.pid, record.started) and _listens(record.address)
+        if whole and record.resources == self._resources:
             self._record = record
             return True
         self.stop()
@@ -142,7 +144,7 @@ class RayNode:
         stat = process_stat(process.pid)  # our child: it is there, at least as a zombie
         assert stat is not None
         self._process = process
-        self._record = _NodeRecord(process.pid, stat.started, address, str(temp_dir))
+        self._record = _NodeRecord(process.pid, stat.started, address, str(temp_dir), self._resources)
         self._record_file.write_text(json.dumps(self._record._asdict()), encoding="utf-8")
         wait_until(lambda: self._is_ready() or not self.alive() or stopping.is_set(), timeout_s)
         if not stopping.is_set() and not (self.alive() and self._is_ready()):
@@ -208,7 +210,7 @@ class RayHead(RayNode):
         if self._take_over():
             return self.address
         self._write_token()
-        port = self._port or _free_port()
+        port = _free_port(self._port)
         arguments = ["--head", f"--port={port}", "--include-dashboard=false", "--node-ip-address=127.0.0.1"]
         self._launch(arguments, f"127.0.0.1:{port}", timeout_s, stopping or threading.Event())
         return self.address
@@ -231,9 +233,13 @@ def start_worker_node(
     return node
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
+def _free_port(wanted: int) -> int:
+    """`wanted`, or any for 0. Raises Unavailable when it is taken: Ray would try for a minute and not say so."""
+    try:
+        with socket.create_server(("", wanted)) as server:
+            port: int = server.getsockname()[1]
+    except OSError as error:
+        raise Unavailable(f"Ray cannot listen on port {wanted}: {error.strerror}") from error
     return port
 
 

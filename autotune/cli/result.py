@@ -12,7 +12,7 @@ import typer
 from autotune.cli.answers import Overview, TrialLine
 from autotune.cli.client import Client
 from autotune.cli.tables import NOTHING, figure, print_json, table
-from autotune.domain.export import gain_in_words, proof_of_best, setting_in_words, to_json
+from autotune.domain.export import claim_in_words, gain_in_words, proof_of_best, setting_in_words, to_json
 from autotune.domain.recipe import Evidence, Interval, Recipe
 from autotune.domain.study import StudyState
 
@@ -59,7 +59,7 @@ def result_in_words(overview: Overview, recipe: Recipe | None, outcomes: dict[st
     if recipe is None:
         lines.append(study.finding or "no finding")
     else:
-        lines += [f"{'CONFIRMED' if recipe.confirmed else 'NOT PROVEN'}: {recipe.finding}"]
+        lines.append(claim_in_words(recipe))
         lines += ["SIMULATED: no figures of a real device"] if recipe.simulated else []
         lines += ["", *_figures(recipe), *_changes(recipe), *_contenders(recipe)]
     parts = [f"{count} {outcome}" for outcome, count in outcomes.items()]

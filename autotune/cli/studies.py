@@ -48,6 +48,7 @@ def create_study(client: Client, file: Path) -> Study:
             replace(p, line=document.line_of(key_path(p.key.split(" (", maxsplit=1)[0])), file=str(file))
             for p in error.problems
         ]
+        located.sort(key=lambda p: p.line or 0)
         raise InvalidStudy(f"{file}: {error.message}", located) from error
     return _study(client, answer)
 

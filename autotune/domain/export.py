@@ -187,13 +187,12 @@ def _interval(interval: Interval | None) -> dict[str, Any] | None:
 
 def _header(recipe: Recipe, baseline: bool, form: str) -> list[str]:
     what = "the baseline" if baseline else "the best configuration" if recipe.confirmed else "the baseline, which stays"
-    proof = "CONFIRMED" if recipe.confirmed else "NOT PROVEN"
     chip = f" on {recipe.chip}" if recipe.chip else ""
     option = " --baseline" if baseline else ""
     lines = _comment(f"Study {recipe.study_id} ({recipe.study_name}), {recipe.engine}{chip}: {what}.")
     if recipe.simulated:
         lines += _comment("SIMULATED: measured on a simulated server, these are no figures of a real device.")
-    lines += _comment(f"{proof}: {recipe.finding}")
+    lines += _comment(claim_in_words(recipe))
     gains = proof_of_best(recipe)
     for level, gain in (gains.gain_pct_by_level if gains else {}).items():
         lines += _comment(f"  gain at {level}: {gain_in_words(gain)}, {recipe.confidence:.0%} confidence")
@@ -205,6 +204,15 @@ def _header(recipe: Recipe, baseline: bool, form: str) -> list[str]:
     lines += _comment(f"Load: {tokens}; {load}. Limits: {', '.join(map(str, recipe.sla)) or 'none'}.")
     lines += _comment(f"To write this file again: autotune export {recipe.study_id} --format {form}{option}")
     return lines
+
+
+def claim_in_words(recipe: Recipe) -> str:
+    """`CONFIRMED: ...` or `NOT PROVEN: ...`, whether or not the finding says so itself."""
+    word = "CONFIRMED" if recipe.confirmed else "NOT PROVEN"
+    finding = recipe.finding
+    if finding.upper().startswith(word):
+        finding = finding[len(word) :].lstrip(":;, ")
+    return f"{word}: {finding}" if finding else word
 
 
 def gain_in_words(gain: Interval) -> str:

@@ -38,6 +38,12 @@ class Database:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._writer = engine.execution_options(**{_WRITES: True})
+        # A reading transaction of SQLite sees one state throughout; PostgreSQL must be asked for it.
+        self._reader = (
+            engine.execution_options(isolation_level="REPEATABLE READ")
+            if engine.dialect.name == "postgresql"
+            else engine
+        )
         # SQLite lets one writer in and makes the others sleep for up to 100 ms at a time: within one process
         # a lock hands over at once.
         self._writing = threading.Lock()
@@ -45,7 +51,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """A consistent view; never waits for a writer."""
-        with _answering(self.engine), Session(self.engine) as session:
+        with _answering(self.engine), Session(self._reader) as session:
             yield session
 
     @contextmanager

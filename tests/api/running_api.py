@@ -57,6 +57,14 @@ class OneTemplate:
         )
 
 
+class EmptyableStore(InMemoryStudyStore):
+    """A store that several tests can use one after the other."""
+
+    def empty(self) -> None:
+        """As when it was new."""
+        InMemoryStudyStore.__init__(self)
+
+
 @dataclass
 class RunningApi:
     """Where it answers, what it stores, where it keeps files."""

@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from autotune.domain.recipe import Recipe
-from autotune.domain.study import StudyState
+from autotune.domain.study import StudySpec, StudyState
 from tests import builders
 from tests.api.running_api import RunningApi, done, failed, measured, started
 
@@ -182,3 +184,22 @@ def test_exports_are_files(api: RunningApi, form: str, media_type: str) -> None:
 def test_an_unknown_export_format(api: RunningApi) -> None:
     answer = api.get(f"{STUDIES}/{done(api).id}/export", format="exe")
     assert answer.json()["problems"][0]["allowed"] == ["sh", "env", "json"]
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(key=st.sampled_from([*StudySpec.model_fields, "other"]), value=_JSON)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_stands_in_a_study_is_answered(api: RunningApi, key: str, value: Any) -> None:
+    content = json.dumps({**body(), key: value})
+    answer = api.client.post(STUDIES, content=content, headers={"Content-Type": "application/json"})
+    assert answer.status_code in {201, 422}
+    if answer.status_code == 201:
+        assert api.get(answer.headers["Location"]).status_code == 200
+    else:
+        assert answer.json()["problems"]

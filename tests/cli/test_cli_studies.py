@@ -110,6 +110,8 @@ def test_problems_that_the_server_finds_get_lines_of_the_file(
     assert f"{study_file}:5: deployment.model: no such model; take another" in done.err
     assert f"{study_file}:1: baseline (batch-covers-load): requests would queue" in done.err
     assert f"{study_file}:10: workload.levels[0].requests: too few" in done.err
+    lines = [int(text.split(":")[1]) for text in done.err.splitlines()[1:]]
+    assert lines == sorted(lines)
 
 
 def test_create_and_watch(api: FakeApi, autotune: CommandLine, study_file: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.domain.export import to_env, to_json, to_sh
+from autotune.domain.export import claim_in_words, to_env, to_json, to_sh
 from autotune.domain.job import LaunchedRole
 from tests.recipes import not_proven, recipe
 
@@ -224,6 +224,13 @@ def test_the_header_tells_study_proof_gain_and_how_to_write_it_again() -> None:
     assert "the baseline, which stays" in head
     assert "gain at" not in head
     assert "autotune export 3 --format sh --baseline" in to_sh(recipe(), baseline=True)
+
+
+@pytest.mark.parametrize("finding", ["confirmed: it is better", "it is better", "Confirmed it is better"])
+def test_the_claim_is_made_once(finding: str) -> None:
+    assert claim_in_words(recipe(finding=finding)) == "CONFIRMED: it is better"
+    assert claim_in_words(not_proven(finding="not proven; too noisy")) == "NOT PROVEN: too noisy"
+    assert claim_in_words(not_proven(finding="not proven")) == "NOT PROVEN"
 
 
 def two_roles(folder: Path, tail: tuple[str, ...]) -> dict[str, LaunchedRole]:

@@ -109,6 +109,15 @@ class RunningService:
         return time.monotonic() - begin
 
 
+def announced(data: Path, pid: int) -> dict[str, Any] | None:
+    """What this very `up` says of itself; a killed one leaves its own words behind."""
+    try:
+        state: dict[str, Any] = json.loads((data / "run" / "up.json").read_text())
+    except FileNotFoundError:
+        return None
+    return state if state["pid"] == pid else None
+
+
 @contextmanager
 def running(data: Path, executor: str = "local", slots: int = 2) -> Iterator[RunningService]:
     """Start, hand over, stop. Fails with the logs when the service does not come up."""
@@ -122,14 +131,13 @@ def running(data: Path, executor: str = "local", slots: int = 2) -> Iterator[Run
             text=True,
             cwd=data.parent,
         )
-    state_file = data / "run" / "up.json"
     deadline = time.monotonic() + 120
-    while not state_file.exists():
+    while (state := announced(data, process.pid)) is None:
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
             raise AssertionError(f"the service did not come up: {log.read_text()}")
         time.sleep(0.05)
-    service = RunningService(process, data, json.loads(state_file.read_text()))
+    service = RunningService(process, data, state)
     try:
         yield service
     finally:

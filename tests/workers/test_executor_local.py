@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,19 @@ from autotune.engine.ports import TrialExecutor
 from autotune.errors import Unavailable
 from tests.contracts.executor_contract import SLOTS, ExecutorContract, collected, eventually
 from tests.workers.scripted_attempt import scripted_job
+from tests.workers.simulated_job import simulated_job
 from workers.attempt_files import AttemptFiles
 from workers.local_executor import LocalExecutor
+from workers.marked_processes import marked
 
 SCRIPTED = [sys.executable, "-P", "-m", "tests.workers.scripted_attempt"]
 
 
 @pytest.fixture
-def attempts_root(tmp_path: Path) -> Path:
-    return tmp_path / "attempts"
+def attempts_root(tmp_path: Path) -> Iterator[Path]:
+    root = tmp_path / "attempts"
+    yield root
+    assert eventually(lambda: marked(str(root.resolve())) == {}), "a test left processes"
 
 
 def local(root: Path, slots: int = SLOTS, grace_s: float = 0.3) -> LocalExecutor:
@@ -141,3 +146,17 @@ def test_command_that_cannot_be_started_is_unavailable_and_may_be_submitted_agai
     executor = local(attempts_root)
     executor.submit(job)
     assert collected(executor).measurement is not None
+
+
+def test_real_attempt_is_measured_and_cancelled(attempts_root: Path) -> None:
+    executor = LocalExecutor(attempts_root, attempts_root.parent / "templates", 2)
+    measured, cancelled = simulated_job("real-0-1"), simulated_job("real-1-1")
+    executor.submit(measured)
+    assert collected(executor).measurement is not None
+    executor.acknowledge(measured.uid)
+    executor.submit(cancelled)
+    files = AttemptFiles(attempts_root, cancelled.uid)
+    assert eventually(lambda: bool(marked(files.root_text, cancelled.uid)))
+    executor.cancel(cancelled.uid)
+    assert marked(files.root_text, cancelled.uid) == {}
+    assert executor.collect(0.1) == []

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,10 @@ from autotune.engine.ports import TrialExecutor
 from autotune.errors import Unavailable
 from tests.contracts.executor_contract import SLOTS, ExecutorContract, collected, eventually
 from tests.workers.scripted_attempt import scripted_job
+from tests.workers.simulated_job import simulated_job
 from workers.attempt_files import AttemptFiles
 from workers.marked_processes import marked
-from workers.ray_executor import DISTRIBUTION, RayExecutor, code_mismatch
+from workers.ray_executor import RUN_ATTEMPT, RayExecutor
 from workers.ray_head import RayHead, start_worker_node
 
 pytestmark = [pytest.mark.ray]
@@ -43,8 +43,10 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
 
 
 @pytest.fixture
-def attempts_root(tmp_path: Path) -> Path:
-    return tmp_path / "attempts"
+def attempts_root(tmp_path: Path) -> Iterator[Path]:
+    root = tmp_path / "attempts"
+    yield root
+    assert eventually(lambda: marked(str(root.resolve())) == {}), "a test left processes"
 
 
 def connect(
@@ -192,6 +194,7 @@ def test_slot_of_an_outcome_that_nobody_acknowledged_is_released(head: RayHead, 
 def test_running_attempt_of_nobody_keeps_its_slot(head: RayHead, attempts_root: Path) -> None:
     job = scripted_job("leftover-1-1", "wait")
     first = connect(head, attempts_root)
+    assert eventually(lambda: first.capacity() == SLOTS)
     first.submit(job)
     assert eventually(lambda: started(attempts_root, job))
     first.close()
@@ -211,26 +214,6 @@ def test_other_code_on_the_worker_is_an_infrastructure_failure(head: RayHead, at
     assert failure.failure_class is FailureClass.INFRASTRUCTURE
     executor.acknowledge(job.uid)
     executor.close()
-
-
-def test_mismatch_of_code_is_named(tmp_path: Path) -> None:
-    assert code_mismatch(version(DISTRIBUTION)) is None
-    assert "0.0.0" in str(code_mismatch("0.0.0"))
-    (tmp_path / "search_spaces").mkdir()
-    (tmp_path / "search_spaces" / "__init__.py").touch()
-    words = subprocess.run(
-        [sys.executable, "-c", PLANTED, str(tmp_path)], capture_output=True, text=True, check=True
-    ).stdout
-    assert "several places" in words
-    assert str(tmp_path) in words
-
-
-PLANTED = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from workers.ray_executor import code_mismatch
-print(code_mismatch("0.1.0"))
-"""
 
 
 def test_absent_cluster_is_unavailable_at_once(attempts_root: Path) -> None:
@@ -256,13 +239,42 @@ RayExecutor(sys.argv[1], Path("/tmp"), Path("/tmp"), Path(sys.argv[2]))
 """
 
 
-def test_nothing_is_left_of_any_attempt(attempts_root: Path) -> None:
-    """Runs last in file order; in any other order it holds too."""
-    assert marked(str(attempts_root.resolve())) == {}
+def test_real_attempt_is_measured(head: RayHead, attempts_root: Path) -> None:
+    executor = connect(head, attempts_root, run_attempt=RUN_ATTEMPT)
+    job = simulated_job("real-0-1")
+    executor.submit(job)
+    outcome = collected(executor)
+    assert outcome.failure is None
+    assert outcome.provenance is not None
+    executor.acknowledge(job.uid)
+    executor.close()
+
+
+@pytest.mark.parametrize("how", ["kill the worker", "cancel"])
+def test_servers_of_a_real_attempt_end_with_it(head: RayHead, attempts_root: Path, how: str) -> None:
+    executor = connect(head, attempts_root, run_attempt=RUN_ATTEMPT)
+    job = simulated_job("real-1-1")
+    files = AttemptFiles(attempts_root, job.uid)
+    executor.submit(job)
+    assert eventually((files.folder / "load.json").exists)
+    environments = [Path(f"/proc/{pid}/environ").read_bytes() for pid in marked(files.root_text, job.uid)]
+    assert environments
+    assert not any(b"RAY_" in environment for environment in environments)
+    if how == "cancel":
+        executor.cancel(job.uid)
+        assert marked(files.root_text, job.uid) == {}
+    else:
+        runner = files.runner()
+        assert runner is not None
+        os.kill(runner.pid, signal.SIGKILL)
+        assert collected(executor).failure is not None
+        assert eventually(lambda: marked(files.root_text, job.uid) == {})
+        executor.acknowledge(job.uid)
+    executor.close()
 
 
 def test_running_head_is_taken_over_by_its_successor(head: RayHead) -> None:
-    again = RayHead(head.token_file.parent, slots=1)
+    again = RayHead(head.token_file.parent, slots=1, resources={"host:a": 1})
     assert again.start() == head.address
     assert again.alive()
     assert head.token_file.stat().st_mode & 0o777 == 0o600

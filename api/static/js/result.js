@@ -9,13 +9,13 @@ function cell(found, digits = 3) {
   return [h("b", {}, number(found.mean, digits)), h("div", { class: "interval" }, interval(found, digits))];
 }
 
-// A gain with its interval on a common scale; the dashed line is no gain.
-function whisker(found, reach) {
-  const x = (value) => 75 + (Math.min(reach, Math.max(-reach, value)) / reach) * 70;
+// A gain with its interval on a common scale from `least` to `most`; the dashed line is no gain.
+function whisker(found, { least, most }) {
+  const x = (value) => 6 + ((value - least) / (most - least)) * 138;
   return svg(
     "svg",
     { class: `whisker ${found.low > 0 ? "good-text" : found.high < 0 ? "bad-text" : "muted"}`, viewBox: "0 0 150 16", "aria-hidden": "true" },
-    svg("line", { class: "zero", x1: 75, x2: 75, y1: 0, y2: 16 }),
+    svg("line", { class: "zero", x1: x(0), x2: x(0), y1: 0, y2: 16 }),
     svg("line", { class: "range", x1: x(found.low), x2: x(found.high), y1: 8, y2: 8 }),
     svg("circle", { class: "mean", cx: x(found.mean), cy: 8, r: 4 }),
   );
@@ -45,7 +45,8 @@ function table(label, heads, rows, words = []) {
 function perLevel(recipe, shown) {
   const levels = recipe.workload.levels.map((level) => `c${level.concurrency}`);
   const gains = shown?.gain_pct_by_level ?? {};
-  const reach = Math.max(1, ...Object.values(gains).flatMap((found) => [Math.abs(found.low), Math.abs(found.high)]));
+  const ends = Object.values(gains).flatMap((found) => [found.low, found.high]);
+  const scale = { least: Math.min(0, ...ends), most: Math.max(1, ...ends) };
   const name = recipe.confirmed ? "Winner" : shown?.evidence.label;
   const { metric } = recipe.objective;
   const what = `${metricName(metric)}, ${unit(metric)}`;
@@ -53,7 +54,7 @@ function perLevel(recipe, shown) {
   const rows = levels.map((level) => [
     level,
     cell(recipe.baseline[metric][level]),
-    ...(shown ? [cell(shown.evidence[metric][level]), gained(gains[level]), gains[level] && whisker(gains[level], reach)] : []),
+    ...(shown ? [cell(shown.evidence[metric][level]), gained(gains[level]), gains[level] && whisker(gains[level], scale)] : []),
   ]);
   return table("By load level", heads, rows, [4]);
 }
