@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 
 from api import errors, event_stream, health, pages, spaces, studies, trials
 from api.guards import AnswerHeaders, BodyLimit, OwnBrowserOnly
+from api.logs import log_to_stderr
 from api.metrics import Metrics, RequestCount
 from api.parts import Parts
 from api.settings import Settings
@@ -139,6 +140,7 @@ def url_of(listener: socket.socket) -> str:
 
 def main() -> None:
     """Serve until SIGTERM or SIGINT. Ends with a sentence when it cannot start."""
+    log_to_stderr()
     try:
         settings = Settings()
         with bind(settings) as listener:

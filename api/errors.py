@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
+import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
@@ -20,6 +20,8 @@ from api.request_problems import problems_of_request
 from api.security_headers import SECURITY_HEADERS
 from autotune.domain.value import Value
 from autotune.errors import AutotuneError, Conflict, InvalidRequest, NotFound, Problem, Unavailable
+
+log = structlog.get_logger("api")
 
 STATUS: Mapping[type[AutotuneError], HTTPStatus] = {
     InvalidRequest: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -130,7 +132,7 @@ def install(app: FastAPI, page: Callable[[Request, str], Response]) -> None:
         return answer(error.status_code, name, detail, headers=headers)
 
     def fault(request: Request, error: Exception) -> Response:
-        logging.getLogger(__name__).error("%s %s failed", request.method, request.url.path, exc_info=error)
+        log.error("request failed", method=request.method, path=request.url.path, exc_info=error)
         return answer(500, "InternalError", "the service failed; its log says why", headers=SECURITY_HEADERS)
 
     app.add_exception_handler(AutotuneError, refused)

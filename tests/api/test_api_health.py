@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
+from structlog.testing import capture_logs
 
 from autotune.domain.study import Study, StudyState
 from autotune.domain.trial import Trial
@@ -98,16 +98,16 @@ def test_an_event_stream_ends_when_the_database_goes(tmp_path: Path) -> None:
         assert not [line for line in lines if line.startswith("data:")]
 
 
-def test_a_fault_of_ours_is_told_without_details(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_of_ours_is_told_without_details(tmp_path: Path) -> None:
     store = BrokenStore()
-    with running(tmp_path, store) as api:
+    with capture_logs() as logged, running(tmp_path, store) as api:
         store.faulty = True
         answer = api.get("/api/v1/studies")
         assert answer.status_code == 500
         assert answer.json()["error"] == "InternalError"
         assert "secret" not in answer.text
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-    assert "GET /api/v1/studies failed" in caplog.text
+    assert [(line["event"], line["path"]) for line in logged] == [("request failed", "/api/v1/studies")]
 
 
 def test_metrics_count_what_is_stored(api: RunningApi) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 
 from api.app import bind, main, url_of
 from api.settings import Settings
@@ -96,8 +97,11 @@ def test_wrong_settings_are_named(
     monkeypatch.setenv("AUTOTUNE_DATA", str(tmp_path))
     monkeypatch.setenv("AUTOTUNE_PORT", "0")
     monkeypatch.setenv(f"AUTOTUNE_{name}", value)
-    with pytest.raises(SystemExit, match=sentence):
-        main()
+    try:
+        with pytest.raises(SystemExit, match=sentence):
+            main()
+    finally:
+        structlog.reset_defaults()
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ function draw(plot, overview, rows, onSelect, selected) {
     hoverdistance: 12,
     hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--line-strong"), align: "left", font: { color: colour("--text"), size: 12 } },
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { color: colour("--muted") } },
-    xaxis: { ...lines, title: { text: "trial", standoff: 8, font: { color: colour("--muted"), size: 12 } }, range: [-0.9, last + 0.4], showgrid: false, tickformat: "d", anchor: "y2" },
+    xaxis: { ...lines, title: { text: "trial", standoff: 8, font: { color: colour("--muted"), size: 12 } }, range: [-0.9, last * 1.01 + 0.4], showgrid: false, tickformat: "d", anchor: "y2" },
     yaxis: { ...lines, title: { text: `${metricName(metric)}, ${unit(metric)}`, font: { color: colour("--muted"), size: 12 } }, range: axis.range, domain: [0.15, 1] },
     yaxis2: { ...lines, domain: [0, 0.1], range: [-1, 1], tickvals: [0], ticktext: ["no value"], fixedrange: true, gridcolor: colour("--line") },
     shapes: marks.shapes,

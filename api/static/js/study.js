@@ -61,9 +61,10 @@ async function refresh() {
     show();
     detail.refresh(changed);
   } catch (error) {
+    if (!(error instanceof api.ApiError)) throw error;
+    // The service is away, as the sign at the top says; what was missed stays noted.
     for (const number of changed) dirty.add(number);
     setTimeout(ask, 2000);
-    throw error;
   }
 }
 
