@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -50,12 +49,7 @@ def create_study(client: Client, file: Path) -> Study:
         ]
         located.sort(key=lambda p: p.line or 0)
         raise InvalidStudy(f"{file}: {error.message}", located) from error
-    return _study(client, answer)
-
-
-def _study(client: Client, answer: Any) -> Study:
-    """The study itself, also where it comes with its progress."""
-    return client.understood(Study, answer.get("study", answer) if isinstance(answer, dict) else answer)
+    return client.understood(Overview, answer).study
 
 
 def listing(url: str, *, as_json: bool) -> None:
@@ -100,9 +94,9 @@ def change(url: str, study_id: int, action: str, *, as_json: bool) -> None:
     """Cancel or resume."""
     with Client(url) as client:
         answer = client.post(f"/studies/{study_id}/{action}")
-        study = _study(client, answer)
+        study = client.understood(Overview, answer).study
     if as_json:
-        print_json(answer)
+        print_json(study.model_dump(mode="json"))
     else:
         typer.echo(f"study {study.id} is {study.state}")
 

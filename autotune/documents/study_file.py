@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from autotune.documents.problems import problems_of
 from autotune.documents.value_file import read_value
 from autotune.documents.yaml_text import Document, KeyPath, dotted
-from autotune.domain.objective import Limit
 from autotune.domain.study import StudySpec
 from autotune.errors import InvalidStudy, Problem
 
@@ -48,7 +47,7 @@ def _parts_against_each_other(document: Document) -> list[Problem]:
             details = [d for d in error.errors(include_url=False) if not d["loc"]]
             for problem in problems_of(details, document, StudySpec):
                 found.append(replace(problem, key=dotted(path), line=document.line_of(path)))
-    return found + _limits_that_are_no_text(document)
+    return found
 
 
 def _groups(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
@@ -75,21 +74,3 @@ def _same_levels(workload: Any) -> dict[str, Any]:
     known = dict.fromkeys(c for c in listed if type(c) is int and c > 0)
     levels = [{"concurrency": concurrency, "requests": 1} for concurrency in known]
     return {"workload": {**_NEUTRAL["workload"], "levels": levels}} if levels else {}
-
-
-def _limits_that_are_no_text(document: Document) -> list[Problem]:
-    """A limit given part by part must come to one that could be written."""
-    limits = document.data.get("sla")
-    found: list[Problem] = []
-    for index, limit in enumerate(limits if isinstance(limits, list) else ()):
-        if isinstance(limit, dict):
-            try:
-                Limit.parse(str(Limit.model_validate(limit)))
-            except ValidationError:
-                continue  # reported by the study itself
-            except ValueError:
-                mend = "write it as text, for example ttft_p99_ms <= 400"
-                path = ("sla", index)
-                line = document.line_of(path)
-                found.append(Problem(dotted(path), "is no limit", mend, line=line, file=document.file))
-    return found

@@ -14,12 +14,17 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 
 
 class Deployment(Value):
-    """A launch template of the worker host, one of its models, and how many devices a trial gets."""
+    """A launch template of the worker host, one of its models, and how many devices a trial gets.
+
+    `max_model_len`: the context in tokens that the service must offer; the model's own when absent. It is
+    part of the deployment and not of the load: a short test load must not cut the exported server's context.
+    """
 
     template: str = Field(pattern=NAME)
     model: str = Field(pattern=NAME)
     devices: StrictInt = Field(default=1, ge=1, le=1024)
     tensor_parallel: StrictInt = Field(default=1, ge=1, le=1024)
+    max_model_len: StrictInt | None = Field(default=None, ge=1, le=10_000_000)
 
     @model_validator(mode="after")
     def _fits(self) -> Deployment:
@@ -34,6 +39,7 @@ def facts(deployment: Deployment, workload: Workload) -> dict[str, Any]:
         "model": deployment.model,
         "devices": deployment.devices,
         "tensor_parallel": deployment.tensor_parallel,
+        "max_model_len": deployment.max_model_len,
         "concurrency": sorted(workload.concurrencies),
         "max_concurrency": max(workload.concurrencies),
         "prompt_tokens": workload.prompt_tokens,

@@ -64,6 +64,13 @@ class StudySpec(Value):
                 f"({self.gate_launches}), the confirmation ({self.confirmation.launches}) and one search trial "
                 "need; raise it, or lower confirmation.rounds or confirmation.finalists"
             )
+        length = self.workload.prompt_tokens + self.workload.output_tokens
+        offered = self.deployment.max_model_len
+        if offered is not None and offered < length:
+            raise ValueError(
+                f"deployment.max_model_len: {offered} tokens are fewer than the {length} of one request of the "
+                "workload; raise it, or shorten the workload"
+            )
         levels = {level.name for level in self.workload.levels}
         for name in self.objective.weights:
             if name not in levels:

@@ -90,7 +90,10 @@ class StudyStore(Protocol):
         ...
 
     def start_attempt(self, study_id: int, number: int, uid: str) -> Trial:
-        """waiting -> running with `attempt` raised by one. Conflict from any other state."""
+        """waiting -> running with `attempt` raised by one.
+
+        Conflict from any other state, in a finished study, and for a uid that was used before.
+        """
         ...
 
     def finish_trial(
@@ -98,7 +101,7 @@ class StudyStore(Protocol):
     ) -> Trial:
         """running -> measured or failed, exactly once, and only by its current attempt.
 
-        Raises TrialAlreadyFinished for a second result, Conflict for another attempt's.
+        Raises TrialAlreadyFinished for a second result, Conflict for another attempt's, by number or by uid.
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -101,7 +102,7 @@ def _tame_sqlite(engine: Engine, busy_timeout_s: float) -> None:
         # Python's driver would begin a transaction by itself, at a moment of its own choice.
         connection.isolation_level = None
         connection.execute(f"PRAGMA busy_timeout = {round(busy_timeout_s * 1000)}")
-        connection.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(connection, busy_timeout_s)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
 
@@ -111,6 +112,20 @@ def _tame_sqlite(engine: Engine, busy_timeout_s: float) -> None:
         # taking the write lock at the start waits instead.
         writes = connection.get_execution_options().get(_WRITES, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _write_ahead(connection: sqlite3.Connection, patience_s: float) -> None:
+    """Two that switch a new file at once would wait for each other: SQLite refuses one, without its timeout."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 @contextmanager

@@ -63,7 +63,7 @@ data = Path(args.data)
 (data / "autotune.db").touch()
 state = StudyState.FAILED if mode == "fails" else StudyState.DONE
 api = FakeApi()
-api.says("POST /studies", study().model_dump(mode="json"), status=201)
+api.says("POST /studies", overview(study()), status=201)
 end = overview(study(state, finding="the baseline does not start"), 8.0, measured=4, failed=2)
 api.says("GET /studies/3", *([] if mode == "endless" else [overview(study(), measured=1), end]))
 if mode == "endless":

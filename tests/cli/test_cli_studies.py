@@ -56,7 +56,7 @@ def test_create_posts_the_study_and_says_its_number(api: FakeApi, autotune: Comm
 
 
 def test_create_understands_a_study_without_progress(api: FakeApi, autotune: CommandLine, study_file: Path) -> None:
-    api.says("POST /studies", study().model_dump(mode="json"), status=201)
+    api.says("POST /studies", overview(study()), status=201)
     done = autotune("study", "create", str(study_file), "--json")
     assert (done.code, done.json["id"]) == (0, 3)
 
@@ -158,7 +158,7 @@ def test_show_gives_the_result_of_a_study_that_is_done(api: FakeApi, autotune: C
 
 
 def test_cancel_and_resume_say_the_new_state(api: FakeApi, autotune: CommandLine) -> None:
-    api.says("POST /studies/3/cancel", study(StudyState.CANCELLED).model_dump(mode="json"))
+    api.says("POST /studies/3/cancel", overview(study(StudyState.CANCELLED)))
     api.says("POST /studies/3/resume", overview(study()))
     assert autotune("study", "cancel", "3").out == "study 3 is cancelled\n"
     assert autotune("study", "resume", "3").out == "study 3 is running\n"

@@ -18,7 +18,13 @@ import psutil
 SMALL_STUDY: dict[str, Any] = {
     "name": "small",
     "space": "vllm-ascend-910c",
-    "deployment": {"template": "simulated-910c", "model": "Qwen3.5-35B-A3B", "devices": 2, "tensor_parallel": 2},
+    "deployment": {
+        "template": "simulated-910c",
+        "model": "Qwen3.5-35B-A3B",
+        "devices": 2,
+        "tensor_parallel": 2,
+        "max_model_len": 4096,
+    },
     "workload": {
         "prompt_tokens": 16,
         "output_tokens": 12,

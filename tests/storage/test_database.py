@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,6 +40,24 @@ def test_commits_are_durable_and_references_are_checked(sql_store: SqlStudyStore
     assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
     with pytest.raises(IntegrityError), sql_store._database.writing() as session:
         session.connection().execute(text("INSERT INTO study_space (study_id, body) VALUES (99, '{}')"))
+
+
+def test_many_that_open_a_new_file_in_the_same_moment(tmp_path: Path) -> None:
+    """The switch to the write-ahead log knows no timeout of its own; here one in thirty would fail."""
+    threads = 6
+
+    def opened(turn: int, ready: threading.Barrier) -> None:
+        database = connect(f"sqlite:///{tmp_path}/{turn}.db")
+        ready.wait()
+        with database.reading() as session:
+            session.connection()
+        database.close()
+
+    with ThreadPoolExecutor(threads) as pool:
+        for turn in range(60):
+            ready = threading.Barrier(threads)
+            for done in [pool.submit(opened, turn, ready) for _ in range(threads)]:
+                done.result()
 
 
 def test_readers_do_not_wait_for_a_writer(sql_store: SqlStudyStore, url: str) -> None:
