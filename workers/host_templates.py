@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-import yaml
-from pydantic import ValidationError
-
+from autotune.documents import file_text, read_value
 from autotune.domain.template import LaunchTemplate
-from autotune.errors import InvalidTemplate, NotFound, Problem
+from autotune.errors import InvalidRequest, InvalidTemplate, NotFound, Problem
 
 BUILT_IN = Path(__file__).with_name("templates")
 PACKAGE_SCHEME = "package:"
@@ -46,22 +44,12 @@ class HostTemplates:
 
 
 def read_template(path: Path) -> LaunchTemplate:
-    """One file. Raises InvalidTemplate; problems of the YAML itself carry their line."""
+    """One file. Raises InvalidTemplate with every problem, each with its line."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise _invalid(path, Problem(key="yaml", message=str(error.problem), line=line)) from error
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise _invalid(path, Problem(key="file", message=str(error))) from error
-    try:
-        template = LaunchTemplate.model_validate(content)
-    except ValidationError as error:
-        problems = [
-            Problem(key=".".join(map(str, e["loc"])) or "file", message=e["msg"], file=path.name)
-            for e in error.errors(include_url=False)
-        ]
-        raise InvalidTemplate(f"{path.name} is no launch template", problems) from error
+        text = file_text(path)
+    except InvalidRequest as error:
+        raise InvalidTemplate(error.message, error.problems) from error
+    template = read_value(LaunchTemplate, text, path.name, InvalidTemplate)
     if template.name != path.stem:
         problem = Problem(key="name", message=f"is {template.name!r}", mend=f"call it {path.stem!r}, as its file")
         raise _invalid(path, problem)
