@@ -14,7 +14,7 @@ from autotune.domain.objective import Verdict
 from autotune.domain.space import SearchSpace
 from autotune.domain.study import Study, StudySpec, StudyState
 from autotune.domain.trial import NewTrial, StudyPhase, Trial, TrialState, may_become
-from autotune.engine.ports import ANY_TRIAL, Event, Page, TrialFilter
+from autotune.engine.ports import ANY_TRIAL, Event, Page, TrialBrief, TrialFilter
 from autotune.errors import Conflict, InvalidRequest, NotFound, TrialAlreadyFinished
 from autotune.storage.event_data import EventKind, study_data, trial_data
 
@@ -176,6 +176,10 @@ class InMemoryStudyStore:
             end = None if limit is None else offset + limit
             return Page(items=tuple(found[offset:end]), total=len(found))
 
+    def briefs(self, study_ids: Sequence[int]) -> Mapping[int, Sequence[TrialBrief]]:
+        with self._lock:
+            return {i: [_brief(t) for t in self._trials[i]] for i in study_ids if self._trials.get(i)}
+
     def events(self, after: int, limit: int = 500) -> Sequence[Event]:
         with self._lock:
             return self._events[max(after, 0) : max(after, 0) + limit]
@@ -240,6 +244,17 @@ class InMemoryStudyStore:
                 data=data,
             )
         )
+
+
+def _brief(trial: Trial) -> TrialBrief:
+    return TrialBrief(
+        number=trial.number,
+        state=trial.state,
+        phase=trial.phase,
+        label=trial.label,
+        objective=trial.cost,
+        feasible=None if trial.verdict is None else trial.verdict.feasible,
+    )
 
 
 def _matches(trial: Trial, where: TrialFilter) -> bool:

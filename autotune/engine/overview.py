@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from autotune.domain.study import Study
-from autotune.domain.trial import StudyPhase, Trial, TrialState
+from autotune.domain.trial import StudyPhase
 from autotune.domain.value import Value
+from autotune.engine.ports import TrialBrief
 
 
 class BestSoFar(Value):
@@ -30,24 +31,18 @@ class StudyOverview(Value):
     best: BestSoFar | None
 
 
-def baseline_objective(trials: Sequence[Trial]) -> float | None:
-    """The median of the gate's launches of the baseline; None before the first."""
-    values = [t.cost for t in trials if t.phase is StudyPhase.GATE and t.cost is not None]
-    return statistics.median(values) if values else None
-
-
-def overview(study: Study, trials: Sequence[Trial]) -> StudyOverview:
-    """Computed from the stored trials alone."""
+def overview(study: Study, trials: Sequence[TrialBrief]) -> StudyOverview:
+    """Computed from the stored trials alone. The baseline counts by the median of the gate's launches."""
     objective = study.spec.objective
-    base = baseline_objective(trials)
-    feasible = [t for t in trials if t.state is TrialState.MEASURED and t.verdict is not None and t.verdict.feasible]
-    ranked = sorted((objective.cost(t.cost), t.number, t) for t in feasible if t.cost is not None)
+    gate = [t.objective for t in trials if t.phase is StudyPhase.GATE and t.objective is not None]
+    base = statistics.median(gate) if gate else None
+    ranked = [(objective.cost(t.objective), t) for t in trials if t.feasible and t.objective is not None]
     best = None
     if ranked:
-        trial = ranked[0][2]
-        assert trial.cost is not None
-        gain = None if base is None else objective.gain_pct(base, trial.cost)
-        best = BestSoFar(number=trial.number, label=trial.label, objective=trial.cost, gain_pct=gain)
+        _, trial = min(ranked, key=lambda pair: (pair[0], pair[1].number))
+        assert trial.objective is not None
+        gain = None if base is None else objective.gain_pct(base, trial.objective)
+        best = BestSoFar(number=trial.number, label=trial.label, objective=trial.objective, gain_pct=gain)
     return StudyOverview(
         study=study,
         counts=dict(Counter(str(t.state) for t in trials)),

@@ -44,6 +44,17 @@ class TrialFilter(Value):
 ANY_TRIAL = TrialFilter()
 
 
+class TrialBrief(Value):
+    """What a list of studies needs of a trial. `objective` in the study's own unit."""
+
+    number: int
+    state: TrialState
+    phase: StudyPhase
+    label: str
+    objective: float | None
+    feasible: bool | None
+
+
 class Page(Value, Generic[T]):
     """A slice of a list and the length of the whole."""
 
@@ -121,6 +132,10 @@ class StudyStore(Protocol):
         self, study_id: int, where: TrialFilter = ANY_TRIAL, offset: int = 0, limit: int | None = None
     ) -> Page[Trial]:
         """By number, ascending. Raises NotFound for an unknown study."""
+        ...
+
+    def briefs(self, study_ids: Sequence[int]) -> Mapping[int, Sequence[TrialBrief]]:
+        """The trials of several studies in short, by number; an unknown study has none."""
         ...
 
     def events(self, after: int, limit: int = 500) -> Sequence[Event]:

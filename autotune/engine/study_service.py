@@ -39,12 +39,13 @@ class StudyService:
     def overview(self, study_id: int) -> StudyOverview:
         """Raises NotFound."""
         study = self._store.study(study_id)
-        return overview(study, self._store.trials(study_id).items)
+        return overview(study, self._store.briefs([study_id]).get(study_id, ()))
 
     def overviews(self, state: StudyState | None = None, offset: int = 0, limit: int = 100) -> Page[StudyOverview]:
         """Newest first."""
         page = self._store.studies(state, offset, limit)
-        return Page(items=tuple(overview(s, self._store.trials(s.id).items) for s in page.items), total=page.total)
+        briefs = self._store.briefs([s.id for s in page.items])
+        return Page(items=tuple(overview(s, briefs.get(s.id, ())) for s in page.items), total=page.total)
 
     def cancel(self, study_id: int) -> Study:
         """End the study; the dispatcher ends what runs of it. Conflict when it is finished."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import BaseModel
 
 from autotune.domain.job import TrialOutcome
 from autotune.domain.objective import Verdict
 from autotune.domain.study import Study, StudySpec, StudyState
 from autotune.domain.trial import NewTrial, StudyPhase, Trial, TrialState
+from autotune.engine.ports import TrialBrief
 from autotune.storage.schema import StudyRow, TrialRow
 
 
@@ -57,3 +61,8 @@ def trial(row: TrialRow) -> Trial:
         started_at=row.started_at,
         finished_at=row.finished_at,
     )
+
+
+def brief(columns: Mapping[str, Any]) -> TrialBrief:
+    """A trial in short, from its short columns."""
+    return TrialBrief.model_validate(columns)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, func
+from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, select, update
 
 from autotune.domain.failure import Failure
@@ -17,7 +18,7 @@ from autotune.domain.objective import Verdict
 from autotune.domain.space import SearchSpace
 from autotune.domain.study import Study, StudySpec, StudyState
 from autotune.domain.trial import NewTrial, StudyPhase, Trial, TrialState
-from autotune.engine.ports import ANY_TRIAL, Event, Page, TrialFilter
+from autotune.engine.ports import ANY_TRIAL, Event, Page, TrialBrief, TrialFilter
 from autotune.errors import Conflict, InvalidRequest, NotFound
 from autotune.storage import journal, leases, migrate, rows, trial_moves
 from autotune.storage.database import BUSY_TIMEOUT_S, Database, connect
@@ -187,6 +188,17 @@ class SqlStudyStore:
             ascending = select(TrialRow).where(col(TrialRow.id).in_(ids)).order_by(col(TrialRow.number))
             found = session.exec(ascending).all()
         return Page(items=tuple(rows.trial(row) for row in found), total=total)
+
+    def briefs(self, study_ids: Sequence[int]) -> Mapping[int, Sequence[TrialBrief]]:
+        names = ("study_id", "number", "state", "phase", "label", "objective", "feasible")
+        columns = [col(getattr(TrialRow, name)) for name in names]
+        wanted = col(TrialRow.study_id).in_([i for i in study_ids if 0 < i <= MAX_INT])
+        with self._database.reading() as session:
+            found = session.execute(select_columns(*columns).where(wanted).order_by(col(TrialRow.number))).all()
+        briefs: dict[int, list[TrialBrief]] = {}
+        for study_id, *values in found:
+            briefs.setdefault(study_id, []).append(rows.brief(dict(zip(names[1:], values, strict=True))))
+        return briefs
 
     # --- events and leases --------------------------------------------------------------------
 

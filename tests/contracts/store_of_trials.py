@@ -60,6 +60,21 @@ class StoreOfTrials:
         assert (done.started_at, done.created_at) == (running.started_at, running.created_at)
         assert store.trial(study_id, 0) == done
 
+    def test_briefs_say_of_many_studies_what_a_list_shows(self, store: StudyStore) -> None:
+        first, second, empty = study(store), study(store), study(store)
+        for state in TrialState:
+            trial_in(store, first, state)
+        measured = trial_in(store, second, TrialState.MEASURED)
+        briefs = store.briefs([first, second, empty, 999, 0, -1, 2**40])
+        assert [b.state for b in briefs[first]] == list(TrialState)
+        assert [b.number for b in briefs[first]] == list(range(len(TrialState)))
+        assert measured.verdict is not None
+        (brief,) = briefs[second]
+        assert (brief.phase, brief.label) == (measured.phase, measured.label)
+        assert (brief.objective, brief.feasible) == (measured.verdict.objective, measured.verdict.feasible)
+        assert not briefs.get(empty)
+        assert briefs.keys() <= {first, second, empty}
+
     def test_the_way_of_a_failed_trial(self, store: StudyStore) -> None:
         study_id = study(store)
         store.add_trial(study_id, new_trial())

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from autotune.domain.deployment import Deployment, facts
 from autotune.domain.knobs import KnobValue
 from autotune.domain.launch_plan import render
 from autotune.domain.space import SearchSpace
+from autotune.domain.workload import LoadLevel, Workload
 from workers.simulator.configure import configure
 from workers.simulator.cost_model import CostModel
 from workers.simulator.flags import parse_flags
@@ -22,15 +24,14 @@ SPACE = SearchSpace.model_validate(yaml.safe_load((ROOT / "search_spaces/vllm_as
 BASELINE = load_system(SYSTEMS / "qwen3.5-35b-a3b-910c.yaml")
 ENGINE_UPGRADE = load_system(SYSTEMS / "qwen3.5-35b-a3b-910c-v0.23-cann9.0.yaml")
 UPGRADED = load_system(SYSTEMS / "qwen3.5-35b-a3b-910c-v0.23.yaml")
-FACTS = {
-    "model": "Qwen3.5-35B-A3B",
-    "devices": 2,
-    "tensor_parallel": 2,
-    "concurrency": [1, 4, 8],
-    "max_concurrency": 8,
-    "prompt_tokens": 1024,
-    "output_tokens": 512,
-}
+FACTS = facts(
+    Deployment(template="simulated-910c", model="Qwen3.5-35B-A3B", devices=2, tensor_parallel=2, max_model_len=4096),
+    Workload(
+        prompt_tokens=1024,
+        output_tokens=512,
+        levels=tuple(LoadLevel(concurrency=c, requests=80) for c in (1, 4, 8)),
+    ),
+)
 RECIPES = {recipe.name: recipe.values for recipe in SPACE.recipes}
 JEMALLOC = {"host_allocator": "jemalloc"}
 

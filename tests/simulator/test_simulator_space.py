@@ -12,10 +12,13 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from autotune.domain.deployment import Deployment
+from autotune.domain.deployment import facts as study_facts
 from autotune.domain.knobs import BooleanKind, ChoiceKind, EnvFragment, EnvVar, FloatKind, IntegerKind, Knob, KnobValue
 from autotune.domain.launch_plan import RolePlan, render
 from autotune.domain.space import SearchSpace
 from autotune.domain.template import LaunchTemplate, is_denied_env
+from autotune.domain.workload import LoadLevel, Workload
 from autotune.errors import InvalidCandidate
 from workers.simulator.configure import configure
 from workers.simulator.faults import ConfigRejected, EngineFailed
@@ -32,16 +35,18 @@ TEMPLATE = LaunchTemplate.model_validate(yaml.safe_load((ROOT / "workers/templat
 SYSTEM = load_system(ROOT / "workers/simulator/systems/qwen3.5-35b-a3b-910c.yaml")
 
 
-def facts(concurrency: tuple[int, ...] = (1, 4, 8), tensor_parallel: int = 2) -> dict[str, Any]:
-    return {
-        "model": "Qwen3.5-35B-A3B",
-        "devices": tensor_parallel,
-        "tensor_parallel": tensor_parallel,
-        "concurrency": list(concurrency),
-        "max_concurrency": max(concurrency),
-        "prompt_tokens": 1024,
-        "output_tokens": 512,
-    }
+def facts(
+    concurrency: tuple[int, ...] = (1, 4, 8), tensor_parallel: int = 2, max_model_len: int | None = 4096
+) -> dict[str, Any]:
+    deployment = Deployment(
+        template="simulated-910c",
+        model="Qwen3.5-35B-A3B",
+        devices=tensor_parallel,
+        tensor_parallel=tensor_parallel,
+        max_model_len=max_model_len,
+    )
+    levels = tuple(LoadLevel(concurrency=c, requests=1) for c in concurrency)
+    return study_facts(deployment, Workload(prompt_tokens=1024, output_tokens=512, levels=levels))
 
 
 def plan(values: Mapping[str, KnobValue], about: Mapping[str, Any]) -> RolePlan:
@@ -121,7 +126,12 @@ def test_rules_warn_with_their_reason() -> None:
 
 def test_a_context_that_the_model_lacks_is_refused() -> None:
     with pytest.raises(InvalidCandidate):
-        SPACE.settle(SPACE.complete({}), {**facts(), "prompt_tokens": 300_000})
+        SPACE.settle(SPACE.complete({}), facts(max_model_len=300_000))
+
+
+def test_the_models_own_context_holds_where_the_study_names_none() -> None:
+    assert "--max-model-len" not in plan({}, facts(max_model_len=None)).argv
+    assert "--max-model-len" in plan({}, facts()).argv
 
 
 @pytest.mark.parametrize(

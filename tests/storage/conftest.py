@@ -8,8 +8,6 @@ import pytest
 from autotune.storage.sql_store import SqlStudyStore, open_store
 from tests.fakes import ManualClock
 
-pytest.register_assert_rewrite("tests.contracts")
-
 
 @pytest.fixture
 def clock() -> ManualClock:
