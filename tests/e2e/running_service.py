@@ -53,6 +53,8 @@ class RunningService:
     def pid(self, name: str) -> int:
         """The process id of `api` or `dispatcher` now: `up` starts them again when they die."""
         for child in psutil.Process(self.process.pid).children():
+            if child.status() == psutil.STATUS_ZOMBIE:
+                continue
             if any(word == f"api.{name}" or (word == "api.app" and name == "api") for word in child.cmdline()):
                 return child.pid
         raise AssertionError(f"no {name} runs")

@@ -62,14 +62,15 @@ def test_the_study_names_what_is_there() -> None:
     assert not TEMPLATE.simulated
 
 
-def test_the_baseline_is_the_engines_own_default() -> None:
-    assert argv({})[-2:] == ["--alias", "m"]  # nothing behind the template's words
+def test_the_baseline_is_what_the_library_starts_with() -> None:
+    assert argv({})[-4:] == ["--alias", "m", "--parallel", "1"]
     plain, ours = xllamacpp.CommonParams(), engine_parameters({})
-    for name in ("n_batch", "n_ubatch", "n_ctx", "flash_attn_type", "cache_type_k", "cache_type_v", "kv_unified"):
+    names = ("n_batch", "n_ubatch", "n_parallel", "n_ctx", "flash_attn_type", "cache_type_k", "cache_type_v")
+    for name in (*names, "kv_unified"):
         assert getattr(ours, name) == getattr(plain, name), name
     assert ours.cpuparams.n_threads == plain.cpuparams.n_threads
     assert ours.cpuparams.poll == plain.cpuparams.poll
-    assert ours.n_parallel == AUTO  # llama-server's; the library's own is one slot
+    assert engine_parameters({"parallel": None}).n_parallel == AUTO  # llama-server's own default: four slots
     assert (ours.model.path, ours.port, ours.hostnames, ours.model_alias) == ("m.gguf", 8123, ["127.0.0.1"], {"m"})
     assert ours.endpoint_metrics
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import httpx
 import pytest
-import ray
 
+from workers.host_templates import HostTemplates, library_path
 from workers.simulator.configure import configure
 from workers.simulator.cost_model import CostModel
 from workers.simulator.flags import parse_flags
@@ -281,7 +281,7 @@ def test_running_out_of_memory_under_load_ends_the_process(tmp_path: Path) -> No
 
 
 def test_a_preloaded_jemalloc_counts_only_when_it_is_there(tmp_path: Path) -> None:
-    library = Path(ray.__file__).parent / "core/libjemalloc.so"
+    library = library_path(HostTemplates().template("simulated-910c"), "jemalloc")
     probe = "from workers.simulator.server import loaded_libraries as f; print(any('jemalloc' in p for p in f()))"
     for path, there in [(library, "True"), (tmp_path / "libjemalloc.so", "False")]:
         done = subprocess.run(
