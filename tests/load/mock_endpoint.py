@@ -43,6 +43,7 @@ class Script:
     close_after: int | None = None  # events; then FIN in the middle of the answer
     stall_after: int | None = None  # events; then silence
     status: int = 200
+    hang_up_s: float | None = None  # so long after a whole answer: close the connection without a word
     answer_early: bool = False  # answer as soon as the head is there, without reading the body
     raw: bytes | None = None  # send exactly this and close
 
@@ -138,9 +139,13 @@ class MockEndpoint:
         self.open_now += 1
         self.open_most = max(self.open_most, self.open_now)
         try:
-            return await _Answer(script, served, writer).send()
+            goes_on = await _Answer(script, served, writer).send()
         finally:
             self.open_now -= 1
+        if script.hang_up_s is not None:
+            await asyncio.sleep(script.hang_up_s)
+            return False
+        return goes_on
 
 
 class _Answer:

@@ -215,6 +215,35 @@ def test_an_idle_connection_that_the_server_closed_is_not_used(loop: Loop) -> No
     run(loop, use)
 
 
+def test_a_server_that_hangs_up_without_a_word_loses_no_request(loop: Loop) -> None:
+    """The request that met the closing connection goes out again; later ones take a fresh one from the start."""
+
+    async def use(client: httpx.AsyncClient, transport: RecordingTransport) -> None:
+        await transport.open(httpx.URL(endpoint.url), 1)
+        for _ in range(4):
+            response, recording = await post(client, endpoint.url)
+            assert response.text.endswith("data: [DONE]\n\n")
+            assert recording.end is End.COMPLETE
+            served = endpoint.served[-1]
+            assert recording.send_ns <= served.received_ns
+            assert recording.arrivals_ns()[0] >= recording.send_ns
+
+    with MockEndpoint(Script(hang_up_s=0.02)) as endpoint:
+        run(loop, use)
+    assert [served.connection for served in endpoint.served] == [0, 1, 2, 3]
+
+
+def test_a_request_is_sent_twice_at_most_and_never_on_a_connection_that_failed_fresh(loop: Loop) -> None:
+    async def use(client: httpx.AsyncClient, _: RecordingTransport) -> None:
+        await post(client, endpoint.url)
+        with pytest.raises(httpx.TransportError):
+            await post(client, endpoint.url)
+
+    with MockEndpoint(lambda number: Script(hang_up_s=0.02) if number == 0 else Script(raw=b"")) as endpoint:
+        run(loop, use)
+    assert len(endpoint.served) == 2
+
+
 def test_nobody_listens(loop: Loop) -> None:
     async def use(client: httpx.AsyncClient, transport: RecordingTransport) -> None:
         with socket.socket() as unused:

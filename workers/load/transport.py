@@ -38,7 +38,11 @@ class RecordingTransport(httpx.AsyncBaseTransport):
     Pass a fresh `Recording` as `extensions["recording"]` of the request: it is filled as bytes arrive and holds
     what came when the exchange fails too. The response carries it under the same name and comes back when it
     has ended; its body can be read as usual. Connections are kept and used again, one request at a time, as
-    many as are asked for. Nothing is ever sent twice. Limits on time are the caller's: cancel the request.
+    many as are asked for. Limits on time are the caller's: cancel the request.
+
+    Nothing is sent twice, with one exception: some servers (llama.cpp's) close after an answer without having
+    said so, and a request that was just being written then meets no reader. It goes out once more, on a fresh
+    connection and with fresh times, and no connection to that server is used for a second request again.
 
     Raises httpx.UnsupportedProtocol for https, ConnectError, ReadError and RemoteProtocolError as httpx does.
     """
@@ -47,6 +51,7 @@ class RecordingTransport(httpx.AsyncBaseTransport):
         self._idle: dict[Origin, list[_Connection]] = {}
         self._buffer = bytearray(READ_BYTES)  # one for all connections: each read is copied out at once
         self._addresses: dict[Origin, list[_Address]] = {}
+        self._hangs_up: set[Origin] = set()
 
     async def open(self, url: httpx.URL, connections: int) -> None:
         """Replace all idle connections to the origin of `url` by this many fresh ones.
@@ -65,33 +70,48 @@ class RecordingTransport(httpx.AsyncBaseTransport):
         if not isinstance(recording, Recording):
             recording = Recording()
         message = _serialise(request, await request.aread())
-        framing = ResponseFraming(request.method)
-        recording.send_ns = recording.end_ns = time.monotonic_ns()
-        recording.offset_before_ns = realtime_offset_ns()
-        connection: _Connection | None = None
-        try:
-            connection = self._take(origin)
-            if connection is None:
-                try:
-                    connection = await self._connect(origin)
-                except httpx.ConnectError:
-                    recording.end = End.CONNECT
-                    raise
-            await connection.exchange(message, framing, recording)
-        finally:
-            recording.end_ns = time.monotonic_ns()
-            recording.offset_after_ns = realtime_offset_ns()
-            if connection is not None:
-                if recording.end is End.COMPLETE and connection.usable:
-                    self._idle.setdefault(origin, []).append(connection)
-                else:
-                    connection.close()
+        framing = await self._exchange(origin, request.method, message, recording, self._take(origin))
+        if framing is None:
+            self._hangs_up.add(origin)
+            framing = await self._exchange(origin, request.method, message, recording, None)
+        assert framing is not None  # a fresh connection answers or raises
         return httpx.Response(
             framing.status,
             headers=framing.headers,
             stream=_Body(recording, request.method),
             extensions={"recording": recording, "http_version": b"HTTP/1.1"},
         )
+
+    async def _exchange(
+        self, origin: Origin, method: str, message: bytes, recording: Recording, connection: _Connection | None
+    ) -> ResponseFraming | None:
+        """One request on this connection, or on a fresh one; None when a used one was closed under it."""
+        framing = ResponseFraming(method)
+        recording.end = End.OPEN
+        recording.send_ns = recording.end_ns = time.monotonic_ns()
+        recording.offset_before_ns = realtime_offset_ns()
+        try:
+            if connection is None:
+                try:
+                    connection = await self._connect(origin)
+                except httpx.ConnectError:
+                    recording.end = End.CONNECT
+                    raise
+            try:
+                await connection.exchange(message, framing, recording)
+            except (httpx.ReadError, httpx.RemoteProtocolError):
+                if recording.end is End.RESET and not recording.reads and connection.answered:
+                    return None
+                raise
+            return framing
+        finally:
+            recording.end_ns = time.monotonic_ns()
+            recording.offset_after_ns = realtime_offset_ns()
+            if connection is not None:
+                if recording.end is End.COMPLETE and connection.usable and origin not in self._hangs_up:
+                    self._idle.setdefault(origin, []).append(connection)
+                else:
+                    connection.close()
 
     async def aclose(self) -> None:
         for connections in self._idle.values():
@@ -137,6 +157,7 @@ class _Connection:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, buffer: bytearray) -> None:
         self.usable = True
+        self.answered = 0
         self._loop = loop
         self._sock = sock
         self._buffer = buffer
@@ -240,6 +261,7 @@ class _Connection:
             self._spoil()
         if self._ended is not None and not self._ended.done():
             self._recording.end = end
+            self.answered += end is End.COMPLETE
             if error is None:
                 self._ended.set_result(None)
             else:
