@@ -70,12 +70,17 @@ def result_in_words(overview: Overview, recipe: Recipe | None, outcomes: dict[st
 def _figures(recipe: Recipe) -> list[str]:
     proof = proof_of_best(recipe)
     head = ["", "baseline", "best", "confirmed gain"]
+    # A gain is one in the objective's own metric: it stands in that metric's rows and in no other.
+    units = {"tpot_ms": ("TPOT", "ms"), "ttft_ms": ("TTFT", "ms"), "output_tok_s": ("output", "tok/s")}
+    own = str(recipe.objective.metric)
+    gains = proof.gain_pct_by_level if proof else {}
     rows: list[list[str]] = []
-    for level in (level.name for level in recipe.workload.levels):
-        gain = proof.gain_pct_by_level.get(level) if proof else None
-        row = [f"TPOT {level}", *_pair(recipe, level, "tpot_ms"), gain_in_words(gain) if gain else NOTHING]
-        rows.append(row)
-    rows += [[f"TTFT {level.name}", *_pair(recipe, level.name, "ttft_ms"), ""] for level in recipe.workload.levels]
+    for metric in sorted({own, "tpot_ms", "ttft_ms"}, key=lambda name: (name != own, name == "ttft_ms")):
+        word, unit = units[metric]
+        for level in (level.name for level in recipe.workload.levels):
+            gain = gains.get(level) if metric == own else None
+            shown = gain_in_words(gain) if gain else (NOTHING if metric == own else "")
+            rows.append([f"{word} {level}", *_pair(recipe, level, metric, unit), shown])
     if proof and proof.gain_pct:
         objective = [_mean(recipe.baseline.objective), _mean(recipe.best.objective), gain_in_words(proof.gain_pct)]
         rows.insert(0, [f"objective ({recipe.objective.metric})", *objective])
@@ -84,8 +89,8 @@ def _figures(recipe: Recipe) -> list[str]:
     return table(head, rows, right=(1, 2)).splitlines()
 
 
-def _pair(recipe: Recipe, level: str, metric: str) -> list[str]:
-    return [_mean(getattr(evidence, metric).get(level), "ms") for evidence in (recipe.baseline, recipe.best)]
+def _pair(recipe: Recipe, level: str, metric: str, unit: str) -> list[str]:
+    return [_mean(getattr(evidence, metric).get(level), unit) for evidence in (recipe.baseline, recipe.best)]
 
 
 def _mean(interval: Interval | None, unit: str = "") -> str:

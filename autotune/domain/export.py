@@ -195,7 +195,8 @@ def _header(recipe: Recipe, baseline: bool, form: str) -> list[str]:
     lines += _comment(claim_in_words(recipe))
     gains = proof_of_best(recipe)
     for level, gain in (gains.gain_pct_by_level if gains else {}).items():
-        lines += _comment(f"  gain at {level}: {gain_in_words(gain)}, {recipe.confidence:.0%} confidence")
+        what = f"gain in {recipe.objective.metric} at {level}: {gain_in_words(gain)}"
+        lines += _comment(f"  {what}, {recipe.confidence:.0%} confidence")
     for knob, (old, new) in sorted(recipe.changes.items()) if not baseline else ():
         lines += _comment(f"  {knob}: {setting_in_words(old)} -> {setting_in_words(new)}")
     lines += _comment(f"Versions: autotune {recipe.version}. Space {recipe.space}, seed {recipe.seed}.")

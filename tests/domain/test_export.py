@@ -214,7 +214,7 @@ def test_the_header_tells_study_proof_gain_and_how_to_write_it_again() -> None:
     assert "Study 3 (report-a), vllm-ascend on ascend-910c: the best configuration." in head
     assert "SIMULATED" in head
     assert "CONFIRMED: 20.0 % better than the baseline" in head
-    assert "gain at c8: 19.5 % [18.5, 20.5], 3 launches, 95% confidence" in head
+    assert "gain in tpot_ms at c8: 19.5 % [18.5, 20.5], 3 launches, 95% confidence" in head
     assert 'expansion_mode: unset -> "AIV"' in head
     assert "autotune 0.1.0" in head
     assert "seed 7" in head
