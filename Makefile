@@ -46,7 +46,7 @@ $(VENV)/.llama-cpp: $(VENV)/.runtime requirements/llama-cpp.txt
 	touch $@
 
 # For maintainers: write the hash locks anew from pyproject.toml.
-UV_COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --python-version 3.11 --no-emit-index-url --no-emit-find-links
+UV_COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --python-version 3.11
 lock: setup
 	$(BIN)/python -m pip install --quiet uv
 	$(UV_COMPILE) pyproject.toml requirements/build.in -o requirements/runtime.txt

@@ -40,9 +40,9 @@ def measure(executor: str, trials: int) -> dict[str, Any]:
 
 
 def figures(trials: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Figures of the measured trials, in the order of their numbers."""
+    """Gaps between all trials in the order of their numbers; the other figures of the measured ones."""
+    gaps = [(at(b["started_at"]) - at(a["finished_at"])).total_seconds() * 1000 for a, b in pairwise(trials)]
     done = [t for t in trials if t["state"] == "measured"]
-    gaps = [(at(b["started_at"]) - at(a["finished_at"])).total_seconds() * 1000 for a, b in pairwise(done)]
     whole = [(at(t["finished_at"]) - at(t["started_at"])).total_seconds() * 1000 for t in done]
     phases = [sum(t["durations_s"].values()) * 1000 for t in done]
     extra = [w - p for w, p in zip(whole, phases, strict=True)]
