@@ -64,6 +64,7 @@ class RayNode:
         self._resources = dict(resources)
         self._record: _NodeRecord | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._session_is_ours = False
 
     @property
     def address(self) -> str:
@@ -105,6 +106,7 @@ class RayNode:
         shutil.rmtree(Path(record.temp_dir).parent, ignore_errors=True)
         self._record_file.unlink(missing_ok=True)
         self._record = self._process = None
+        self._session_is_ours = False
 
     def _take_over(self) -> bool:
         """Use the node that an earlier process left running; end a broken one, and one with other resources."""
@@ -173,21 +175,28 @@ class RayNode:
             return None
 
     def _members(self, record: _NodeRecord) -> set[int]:
-        """The processes of the node's session. Supervisors of attempts have left it, and end by themselves."""
+        """The processes of the node's session. Supervisors of attempts have left it, and end by themselves.
+
+        Without its leader a session's number alone is no proof: a process that names our token is. One is
+        enough for all of them, since a session does not mix; some write their title over their environment.
+        """
         leader = process_stat(record.pid)
         if leader is not None and leader.started != record.started:
             return set()  # the number has a new owner
-        token = f"RAY_AUTH_TOKEN_PATH={self._token_file}".encode()
         found = set()
         for pid in psutil.pids():
             with contextlib.suppress(OSError):
                 stat = process_stat(pid)
-                if os.getsid(pid) != record.pid or stat is None or stat.state in "ZX":
-                    continue
-                # Without its leader a session's number alone is no proof.
-                if leader is not None or token in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                if os.getsid(pid) == record.pid and stat is not None and stat.state not in "ZX":
                     found.add(pid)
-        return found
+        self._session_is_ours = self._session_is_ours or leader is not None or any(map(self._names_token, found))
+        return found if self._session_is_ours else set()
+
+    def _names_token(self, pid: int) -> bool:
+        token = f"RAY_AUTH_TOKEN_PATH={self._token_file}".encode()
+        with contextlib.suppress(OSError):
+            return token in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return False
 
 
 class RayHead(RayNode):
