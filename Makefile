@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes
 
-.PHONY: demo test lint setup setup-test setup-llama-cpp bench-overhead lock clean
+.PHONY: demo test lint setup setup-test setup-llama-cpp bench-overhead bench-space lock clean
 
 demo: setup $(if $(filter llama-cpp,$(STUDY)),setup-llama-cpp)
 	$(BIN)/autotune demo deploy/demo/$(STUDY).yaml --out out/demo
@@ -18,6 +18,9 @@ lint: setup-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench-space: setup
+	$(BIN)/python -m tests.bench.space_rules $(if $(QUICK),--quick)
 
 bench-overhead: setup
 	$(BIN)/python -m tests.bench.overhead $(if $(QUICK),--quick)

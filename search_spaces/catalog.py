@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotune.documents import Document, file_text, nearest, read_value
+from autotune.documents import nearest
+from autotune.documents.space_file import name_in_file, read_space
 from autotune.domain.space import SearchSpace
-from autotune.errors import InvalidRequest, InvalidSpace, NotFound, Problem
-from search_spaces.coherence import incoherences
+from autotune.errors import InvalidSpace, NotFound, Problem
 
 BUILT_IN = Path(__file__).parent
 
@@ -46,7 +46,7 @@ class SpaceCatalog:
         found: dict[str, list[Path]] = {}
         for folder in self._folders:
             for path in sorted(folder.glob("*.yaml")):
-                found.setdefault(path.stem.replace("_", "-"), []).append(path)
+                found.setdefault(name_in_file(path), []).append(path)
         return found
 
     def _space_in(self, path: Path) -> SearchSpace:
@@ -61,26 +61,3 @@ class SpaceCatalog:
         space = read_space(path)
         self._read[path] = (version, space)
         return space
-
-
-def read_space(path: Path) -> SearchSpace:
-    """The space that a file describes. Raises InvalidSpace with every problem at once."""
-    try:
-        text = file_text(path)
-    except InvalidRequest as error:
-        raise InvalidSpace(error.message, error.problems) from error
-
-    def cross_check(document: Document) -> list[Problem]:
-        return [*_name_unlike_file(document, path), *incoherences(document)]
-
-    return read_value(SearchSpace, text, str(path), InvalidSpace, cross_check)
-
-
-def _name_unlike_file(document: Document, path: Path) -> list[Problem]:
-    name = document.data.get("name") if isinstance(document.data, dict) else None
-    expected = path.stem.replace("_", "-")
-    if not isinstance(name, str) or name == expected:
-        return []
-    message = f"is {name}, but the file is named {path.name}"
-    line = document.line_of(("name",))
-    return [Problem("name", message, "name both alike", (expected,), line, document.file)]

@@ -142,6 +142,8 @@ class InMemoryStudyStore:
                 "provenance": outcome.provenance,
                 "durations_s": outcome.durations_s,
                 "log_tail": outcome.log_tail,
+                "effective": outcome.effective,
+                "counted": outcome.counted,
                 "finished_at": self._now(),
             }
             return self._put_trial(trial, change, EventKind.TRIAL_FINISHED)

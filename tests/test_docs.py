@@ -10,13 +10,18 @@ import pytest
 from api.app import build_app
 from api.settings import Settings
 from autotune.cli.main import app
+from autotune.cli.space_schema import text as schema_text
+from autotune.documents.space_file import space_of
 from autotune.domain.failure import FailureClass, Phase
+from autotune.domain.knobs import Knob
 from autotune.domain.objective import METRICS
+from autotune.domain.space import SearchSpace, Severity
 from autotune.domain.template import PLACEHOLDERS
 from search_spaces.catalog import SpaceCatalog
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+SPACES = (ROOT / "docs" / "spaces.md").read_text()
 FAILURES = (ROOT / "docs" / "failures.md").read_text()
 
 
@@ -50,6 +55,34 @@ def test_every_route_is_in_the_readme(tmp_path: Path) -> None:
 
 def test_every_space_is_in_the_readme() -> None:
     assert [n for n in SpaceCatalog(None).names() if f"`{n}`" not in README] == []
+
+
+def test_the_list_of_spaces_is_true() -> None:
+    listed = re.findall(r"^\| `([a-z0-9-]+)` \| [^`]+ \|$", SPACES.split("## A small one")[0], re.MULTILINE)
+    assert sorted(listed) == SpaceCatalog(None).names()
+
+
+def test_the_small_space_of_the_docs_is_right() -> None:
+    (text,) = re.findall(r"^```yaml\n(.+?)^```$", SPACES, re.MULTILINE | re.DOTALL)
+    space = space_of(text)
+    assert (len(space.knobs), len(space.rules)) == (3, 1)
+    assert "3 knobs, 1 rule: no problems" in SPACES
+
+
+def test_the_language_is_explained() -> None:
+    """Every kind, landing place, severity and key of a space and of its knobs."""
+    words = [*Severity, *SearchSpace.model_fields, *Knob.model_fields]
+    definitions = SearchSpace.model_json_schema()["$defs"].values()
+    for tag in ("kind", "place"):
+        words += [str(d["properties"][tag]["const"]) for d in definitions if tag in d.get("properties", {})]
+    unexplained = {w for w in words if not re.search(rf"[`{{ \n]{w}\b[`:]", SPACES)}
+    assert unexplained == {"absent"}, "made by instances only"
+
+
+def test_the_schema_for_editors_is_current() -> None:
+    assert (ROOT / "docs" / "space.schema.json").read_text() == f"{schema_text()}\n", (
+        "write it anew: autotune space schema > docs/space.schema.json"
+    )
 
 
 @pytest.mark.parametrize("word", [*FailureClass, *Phase])

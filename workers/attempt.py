@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from autotune.domain.effective import EffectiveConfig
 from autotune.domain.failure import Failure, FailureClass, Phase
 from autotune.domain.job import LaunchedRole, Provenance, TrialJob, TrialOutcome
 from autotune.domain.knobs import SERVER
@@ -26,8 +27,9 @@ from autotune.domain.trust import assess
 from autotune.engine.ports import TemplateSource
 from autotune.errors import InvalidCandidate, InvalidTemplate, NotFound
 from workers.attempt_files import AlreadyStarted, AttemptFiles
+from workers.effective.roles import effective_roles
 from workers.environment import program_environment
-from workers.failures.classify import Finding, classify, describe_exit, ignored_settings
+from workers.failures.classify import Finding, classify, describe_exit
 from workers.free_port import free_port
 from workers.host_templates import HostTemplates
 from workers.load.process import LoadFailed, LoadProcess
@@ -86,6 +88,7 @@ class _Attempt:
         self._provenance: Provenance | None = None
         self._tree: ServerTree | None = None
         self._load: LoadProcess | None = None
+        self._effective: dict[str, EffectiveConfig] = {}
         self._ready_at: dict[str, int] = {}  # size of each role's log when the server became ready
 
     def run(self) -> TrialOutcome:
@@ -110,6 +113,7 @@ class _Attempt:
             provenance=self._provenance,
             durations_s=self._durations,
             log_tail=self._tail,
+            effective=self._effective,
         )
 
     def _measure_or_fail(self) -> tuple[Measurement | None, Failure | None]:
@@ -145,6 +149,7 @@ class _Attempt:
         with self._during(Phase.READY):
             self._wait_ready(template, base_url)
             self._ready_at = {role: self._files.log_size(role) for role in template.roles}
+            self._check_applied(template, base_url)
         with self._during(Phase.WARM_UP):
             spec = LoadSpec(
                 base_url=base_url,
@@ -157,6 +162,7 @@ class _Attempt:
         with self._during(Phase.LOAD):
             self._wait_load(self._load, template.deadlines.load_s)
             result = self._result(self._load)
+            self._check_applied(template, base_url)  # some corrections come with the first requests
             return self._summary(result)
 
     def _remember(self, template: LaunchTemplate, commands: Mapping[str, RoleCommand]) -> None:
@@ -184,7 +190,7 @@ class _Attempt:
             self._job.deployment.model,
             template.health_path,
             limits.ready_s,
-            limits.stall_s,
+            min(limits.stall_s, self._job.stall_limit_s or limits.stall_s),
             is_dead=self._has_exits,
             log_size=lambda: sum(self._files.log_size(role) for role in template.roles),
         )
@@ -233,16 +239,27 @@ class _Attempt:
         workload = self._job.workload
         levels = [summarise(level.name, level.concurrency, samples[level.name]) for level in workload.levels]
         measurement = assess(workload, samples, levels)
-        ignored = ignored_settings("\n".join(self._files.log_text(role) for role in self._ready_at))
-        if not ignored:
+        configs = self._effective.values()
+        reasons = [str(change) for config in configs for change in config.corrected]
+        reasons += [f"{setting} could not be verified" for config in configs for setting in config.unproven]
+        if not reasons:
             return measurement
-        reasons = tuple(f"a setting was not applied: {redact(line, self._secrets)}" for line in ignored)
         return measurement.model_copy(
             update={
                 "trust": Trust.WARN if measurement.trust is Trust.OK else measurement.trust,
                 "trust_reasons": (*measurement.trust_reasons, *reasons),
             }
         )
+
+    def _check_applied(self, template: LaunchTemplate, base_url: str) -> None:
+        """Raises when the server did not read a setting: what would be measured is another configuration."""
+        self._effective = effective_roles(self._job.plan, template, self._files, base_url, self._secrets)
+        for role, config in self._effective.items():
+            if config.ignored:
+                names = ", ".join(ignored.setting for ignored in config.ignored)
+                summary = f"{role} runs without settings of its plan: {names}"
+                line = next((ignored.line for ignored in config.ignored if ignored.line), None)
+                raise _Ended(self._failure(FailureClass.CONFIG_NOT_APPLIED, summary, line))
 
     def _stop(self) -> str | None:
         """End everything; says what could not be ended."""

@@ -17,6 +17,7 @@ from autotune.domain.launch_plan import RolePlan
 from autotune.domain.template import LaunchTemplate, RoleTemplate, fill, is_denied_env
 from autotune.errors import InvalidCandidate, Problem
 from workers.attempt_files import AttemptFiles
+from workers.constants.hook import constant_problems, with_constants
 from workers.host_templates import library_path
 from workers.marked_processes import ATTEMPT_VARIABLE, ROOT_VARIABLE
 
@@ -54,7 +55,7 @@ def program_environment(files: AttemptFiles) -> dict[str, str]:
 def role_environment(
     job: TrialJob, template: LaunchTemplate, role: RoleTemplate, plan: RolePlan, places: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a server gets on top of the base: the template's variables, the plan's, devices and libraries.
+    """What a server gets on top of the base: the template's variables, the plan's, devices, libraries, constants.
 
     Raises InvalidCandidate with every entry of the plan that is refused, InvalidTemplate for a library that
     is not on this host.
@@ -73,13 +74,14 @@ def role_environment(
             problems.append(
                 Problem(key="preload", message=f"template {template.name} has no library {name}", allowed=known)
             )
+    problems += constant_problems(plan.constants)
     if problems:
         raise InvalidCandidate("the launch plan holds settings that are refused", problems)
     env |= plan.env
     if plan.preload:
         paths = [str(library_path(template, name)) for name in plan.preload]
         env["LD_PRELOAD"] = ":".join([*paths, *filter(None, [env.get("LD_PRELOAD")])])
-    return env
+    return with_constants(env, plan.constants)
 
 
 def device_list(job: TrialJob) -> str:

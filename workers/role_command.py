@@ -31,8 +31,8 @@ def role_commands(
 ) -> dict[str, RoleCommand]:
     """One command for each role of the template.
 
-    Raises InvalidCandidate for a plan that this host refuses, InvalidTemplate for a model or a library that
-    is not here, NotFound for a model that the template does not know.
+    Raises InvalidCandidate for a plan that this host refuses or a stack that the template does not list,
+    InvalidTemplate for a model or a library that is not here, NotFound for a model that the template does not know.
     """
     strangers = sorted(job.plan.roles.keys() - template.roles.keys())
     if strangers:
@@ -50,11 +50,32 @@ def role_commands(
     commands = {}
     for name, role in template.roles.items():
         plan = job.plan.roles.get(name, RolePlan())
-        places = kept | {"host": host, "port": str(ports[name]), "trial_dir": str(files.folder)}
-        shown = role_environment(job, template, role, plan, kept)
+        own = kept | _stack(template, name, plan.stack)
+        places = own | {"host": host, "port": str(ports[name]), "trial_dir": str(files.folder)}
+        shown = role_environment(job, template, role, plan, own)
         commands[name] = RoleCommand(
             argv=(*(fill(word, places) for word in role.argv), *plan.argv),
             env=base_environment(files) | role_environment(job, template, role, plan, places),
-            launched=LaunchedRole(argv=(*(fill(word, kept) for word in role.argv), *plan.argv), env=shown),
+            launched=LaunchedRole(argv=(*(fill(word, own) for word in role.argv), *plan.argv), env=shown),
         )
     return commands
+
+
+def _stack(template: LaunchTemplate, role: str, chosen: str | None) -> dict[str, str]:
+    """What fills `{stack}`: the plan's choice, else the template's default."""
+    takes = template.roles[role].takes_stack
+    if chosen is None and not takes:
+        return {}
+    name = template.default_stack if chosen is None else chosen
+    variant = template.stacks.get(name) if takes and name is not None else None
+    if variant is not None:
+        return {"stack": variant.value}
+    if not takes:
+        message = "this role is the same on every stack"
+    elif name is None:
+        message = "the template has no default, a stack has to be chosen"
+    else:
+        message = f"{name!r} is no stack of the template"
+    allowed = tuple(sorted(template.stacks)) if takes else ()
+    problem = Problem(key=f"roles.{role}.stack", message=message, allowed=allowed)
+    raise InvalidCandidate(f"template {template.name} cannot be started on the stack of the launch plan", [problem])

@@ -18,3 +18,11 @@ class Format(StrEnum):
     SH = "sh"
     ENV = "env"
     JSON = "json"
+
+
+class SpaceForm(StrEnum):
+    """Whose file becomes a space."""
+
+    VLLM_BENCH_SWEEP = "vllm-bench-sweep"
+    OPTIX = "optix"
+    EVALSCOPE_GRID = "evalscope-grid"

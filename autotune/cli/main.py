@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.choices import Executor, Format
+from autotune.cli.choices import Executor, Format, SpaceForm
 from autotune.errors import AutotuneError
 
 app = typer.Typer(
@@ -26,7 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 study_app = typer.Typer(help="Create, list, show, cancel and resume studies.", no_args_is_help=True)
-space_app = typer.Typer(help="Look at search spaces.", no_args_is_help=True)
+space_app = typer.Typer(help="Look at search spaces, check and make them.", no_args_is_help=True)
 app.add_typer(study_app, name="study")
 app.add_typer(space_app, name="space")
 
@@ -35,6 +35,9 @@ Url = Annotated[str, typer.Option("--url", envvar="AUTOTUNE_URL", help="Where th
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 StudyId = Annotated[int, typer.Argument(metavar="ID", min=0, help="The study's number.")]
 StudyFile = Annotated[Path, typer.Argument(metavar="FILE", help="A study file (YAML).")]
+SpaceName = Annotated[
+    str, typer.Argument(metavar="SPACE", help="A space's name on the server, or the path of a file here.")
+]
 DEFAULT_URL = "http://127.0.0.1:8765"
 
 
@@ -143,12 +146,79 @@ def space_list(url: Url = DEFAULT_URL, json: Json = False) -> None:
 
 @space_app.command("show")
 def space_show(
-    name: Annotated[str, typer.Argument(help="The name of the space.")], url: Url = DEFAULT_URL, json: Json = False
+    space: SpaceName,
+    stack: Annotated[
+        str | None, typer.Option(help="Only what exists there, e.g. engine=0.23,cann=9.1,chip=910C, and its size.")
+    ] = None,
+    include: Annotated[list[str] | None, typer.Option(help="Search this knob of tier 3 too; tier3 for all.")] = None,
+    study: Annotated[Path | None, typer.Option(help="A study file whose facts the rules are judged by.")] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
 ) -> None:
     """Show the knobs of a search space: values, baseline, where they land."""
     from autotune.cli.spaces import show
 
-    show(url, name, as_json=json)
+    show(url, space, stack, include or (), study, as_json=json)
+
+
+@space_app.command("explain")
+def space_explain(
+    space: SpaceName,
+    knob: Annotated[str, typer.Argument(help="The knob's name.")],
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Tell all about one knob: what it does, values, evidence, rules, source."""
+    from autotune.cli.space_explain import explain
+
+    explain(url, space, knob, as_json=json)
+
+
+@space_app.command("lint")
+def space_lint(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A space file (YAML).")], json: Json = False
+) -> None:
+    """Check a space file and report all problems at once. Exits with 1 when there are any."""
+    from autotune.cli.space_lint import lint
+
+    raise typer.Exit(lint(file, as_json=json))
+
+
+@space_app.command("import")
+def space_import(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Another tool's file.")],
+    form: Annotated[SpaceForm, typer.Option("--format", help="Which tool's.")],
+    name: Annotated[str | None, typer.Option(help="Name of the space [default: the file's]")] = None,
+    engine: Annotated[str, typer.Option(help="The engine that the space is for.")] = "vllm",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write there, not to stdout.")] = None,
+    json: Json = False,
+) -> None:
+    """Turn what another tool varies into a space file."""
+    from autotune.cli.space_import import import_file
+
+    import_file(file, form, name, engine, output, as_json=json)
+
+
+@space_app.command("schema")
+def space_schema(json: Json = False) -> None:
+    """Print the JSON Schema of space files, for editors."""
+    from autotune.cli.space_schema import print_schema
+
+    print_schema(as_json=json)
+
+
+@space_app.command("parse")
+def space_parse(
+    space: Annotated[str, typer.Argument(metavar="SPACE", help="A space's name, or the path of its file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A launch script (bash), or YAML of env and argv.")],
+    stack: Annotated[str | None, typer.Option(help="Versions, e.g. engine=0.23,cann=9.1,chip=910C.")] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Say which candidate a launch script means, and what in it is not read."""
+    from autotune.cli.parse import parse_launch
+
+    raise typer.Exit(parse_launch(url, space, file, stack, as_json=json))
 
 
 @app.command()

@@ -1,18 +1,17 @@
-"""Bodies of `autotune space ...`."""
+"""Bodies of `autotune space list` and `autotune space show`."""
 
 from __future__ import annotations
 
-from typing import Any
-from urllib.parse import quote
+from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 
 from autotune.cli.answers import SpaceLine
 from autotune.cli.client import Client
+from autotune.cli.space_source import space_from
+from autotune.cli.space_table import in_words
 from autotune.cli.tables import NOTHING, print_json, shortened, table
-from autotune.domain.export import setting_in_words
-from autotune.domain.knobs import EnvFragment, EnvVar, Flag, JsonPath, Landing, Preload, Switch
-from autotune.domain.space import SearchSpace
 
 
 def listing(url: str, *, as_json: bool) -> None:
@@ -31,58 +30,19 @@ def listing(url: str, *, as_json: bool) -> None:
     typer.echo(table(head, rows, right=(3, 4)) if rows else "no search spaces")
 
 
-def show(url: str, name: str, *, as_json: bool) -> None:
-    """One space: its knobs, rules and recipes."""
-    with Client(url) as client:
-        answer = client.get(f"/spaces/{quote(name, safe='')}")
-        space = client.understood(SearchSpace, answer)
-    if as_json:
-        print_json(answer)
+def show(
+    url: str, name_or_path: str, stack: str | None, include: Sequence[str], study: Path | None, *, as_json: bool
+) -> None:
+    """One space: its knobs, rules and recipes; with a stack, knobs to include or a study, its instance."""
+    space = space_from(url, name_or_path)
+    if stack is not None or include or study is not None:
+        from autotune.cli.space_instance import show_instance
+
+        show_instance(space, stack, include, study, as_json=as_json)
+    elif as_json:
+        print_json(space.model_dump(mode="json"))
     else:
-        typer.echo("\n".join(_in_words(space)))
-
-
-def _in_words(space: SearchSpace) -> list[str]:
-    rows = [
-        [
-            knob.name,
-            shortened(knob.describe(), 48),
-            setting_in_words(space.baseline.get(knob.name)),
-            _place(knob.lands),
-            ("may change numbers: " if knob.risk else "") + knob.about,
-        ]
-        for knob in space.knobs
-    ]
-    chip = f" on {space.chip}" if space.chip else ""
-    lines = [f"{space.name}: {space.engine}{chip}", space.about, ""]
-    lines += table(["knob", "values", "baseline", "lands in", "about"], rows).splitlines()
-    for title, entries in (
-        ("rules", [[f"  {r.name}", str(r.severity), r.why] for r in space.rules]),
-        ("recipes", [[f"  {r.name}", _values(space, r.values), r.about] for r in space.recipes]),
-    ):
-        lines += ["", f"{title}:", *table(["", "", ""], entries).splitlines()[1:]] if entries else []
-    return lines
-
-
-def _values(space: SearchSpace, values: dict[str, Any]) -> str:
-    changed = {k: v for k, v in values.items() if v != space.baseline.get(k)}
-    return ", ".join(f"{k}={v if isinstance(v, str) else setting_in_words(v)}" for k, v in changed.items())
-
-
-def _place(lands: Landing) -> str:
-    match lands:
-        case EnvVar():
-            return lands.name
-        case EnvFragment():
-            return f"{lands.name} {lands.key}"
-        case Preload():
-            return "LD_PRELOAD"
-        case Flag():
-            return lands.flag
-        case Switch():
-            return lands.on or lands.off
-        case JsonPath():
-            return f"{lands.flag} {lands.path}"
+        typer.echo("\n".join(in_words(space)))
 
 
 def _count(number: int | None) -> str:

@@ -9,12 +9,13 @@ import typer
 
 from autotune.cli.answers import Overview
 from autotune.cli.client import Client
+from autotune.cli.parse import study_from_launch
 from autotune.cli.progress import summary
 from autotune.cli.result import print_result
 from autotune.cli.tables import NOTHING, figure, gain, print_json, table
 from autotune.cli.watch import watch_to_end
 from autotune.documents import file_text, key_path, read_document, read_study
-from autotune.domain.study import Study, StudyState
+from autotune.domain.study import Study, StudySpec, StudyState
 from autotune.errors import InvalidRequest, InvalidStudy
 
 
@@ -38,7 +39,7 @@ def create_study(client: Client, file: Path) -> Study:
         text = file_text(file)
     except InvalidRequest as error:
         raise InvalidStudy(error.message, error.problems) from error
-    spec = read_study(text, str(file))
+    spec = _spec(client, text, file)
     try:
         answer = client.post("/studies", spec.model_dump(mode="json"))
     except InvalidRequest as error:
@@ -50,6 +51,15 @@ def create_study(client: Client, file: Path) -> Study:
         located.sort(key=lambda p: p.line or 0)
         raise InvalidStudy(f"{file}: {error.message}", located) from error
     return client.understood(Overview, answer).study
+
+
+def _spec(client: Client, text: str, file: Path) -> StudySpec:
+    """The study of the file, with the launch script that its baseline may name in place of knobs."""
+    try:
+        document = read_document(text, str(file))
+    except InvalidRequest:
+        return read_study(text, str(file))  # says what is wrong, with all else
+    return study_from_launch(client, document, text, file) or read_study(text, str(file))
 
 
 def listing(url: str, *, as_json: bool) -> None:

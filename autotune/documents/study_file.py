@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from autotune.documents.problems import problems_of
 from autotune.documents.value_file import read_value
 from autotune.documents.yaml_text import Document, KeyPath, dotted
+from autotune.domain.knobs import KnobValue
 from autotune.domain.study import StudySpec
 from autotune.errors import InvalidStudy, Problem
 
@@ -24,12 +25,17 @@ _NEUTRAL: Mapping[str, Any] = {
 }
 
 
-def read_study(text: str, file: str | None = None) -> StudySpec:
+def read_study(text: str, file: str | None = None, baseline: Mapping[str, KnobValue] | None = None) -> StudySpec:
     """The study that a file asks for. Raises InvalidStudy with everything that is wrong, at once.
 
-    Whether the space, template and model exist, only the server knows.
+    Whether the space, template and model exist, only the server knows. `baseline` takes the place of the one
+    in the file, which may name a launch script instead of knobs.
     """
-    return read_value(StudySpec, text, file, InvalidStudy, cross_check=_parts_against_each_other)
+
+    def edit(data: Any) -> Any:
+        return data if baseline is None or not isinstance(data, dict) else {**data, "baseline": dict(baseline)}
+
+    return read_value(StudySpec, text, file, InvalidStudy, cross_check=_parts_against_each_other, edit=edit)
 
 
 def _parts_against_each_other(document: Document) -> list[Problem]:

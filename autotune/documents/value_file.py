@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -43,13 +44,16 @@ def read_value(
     file: str | None,
     error: type[InvalidRequest] = InvalidRequest,
     cross_check: CrossCheck | None = None,
+    edit: Callable[[Any], Any] | None = None,
 ) -> T:
     """The value that the text describes. Raises `error` with all its problems, sorted by line.
 
     What `cross_check` finds replaces the complaints of the model as a whole, which know no line.
+    `edit` replaces what stands in the file for something else, such as a reference for what it names.
     """
     try:
         document, problems = scan(text, file)
+        document = document if edit is None else replace(document, data=edit(document.data))
     except InvalidRequest as unreadable:
         raise error(unreadable.message, unreadable.problems) from unreadable
     value: T | None = None

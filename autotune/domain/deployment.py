@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, StrictInt, model_validator
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from autotune.domain.value import Value
 from autotune.domain.workload import Workload
@@ -18,6 +18,7 @@ class Deployment(Value):
 
     `max_model_len`: the context in tokens that the service must offer; the model's own when absent. It is
     part of the deployment and not of the load: a short test load must not cut the exported server's context.
+    `model_facts`: what rules may know of the model, such as `hidden_size` and `experts`.
     """
 
     template: str = Field(pattern=NAME)
@@ -25,6 +26,7 @@ class Deployment(Value):
     devices: StrictInt = Field(default=1, ge=1, le=1024)
     tensor_parallel: StrictInt = Field(default=1, ge=1, le=1024)
     max_model_len: StrictInt | None = Field(default=None, ge=1, le=10_000_000)
+    model_facts: dict[str, StrictBool | StrictInt | StrictFloat | StrictStr] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _fits(self) -> Deployment:
@@ -40,6 +42,7 @@ def facts(deployment: Deployment, workload: Workload) -> dict[str, Any]:
         "devices": deployment.devices,
         "tensor_parallel": deployment.tensor_parallel,
         "max_model_len": deployment.max_model_len,
+        "model_facts": dict(deployment.model_facts),
         "concurrency": sorted(workload.concurrencies),
         "max_concurrency": max(workload.concurrencies),
         "prompt_tokens": workload.prompt_tokens,

@@ -15,6 +15,7 @@ from typing import Any
 from autotune.domain.job import LaunchedRole
 from autotune.domain.knobs import SERVER
 from autotune.domain.recipe import Comparison, Evidence, Interval, Recipe
+from autotune.domain.template import CONSTANTS_VARIABLE
 
 MASKED = "***"  # the worker host records secrets so
 SYSTEM_PATH = "/bin:/usr/bin"
@@ -203,8 +204,16 @@ def _header(recipe: Recipe, baseline: bool, form: str) -> list[str]:
     load = ", ".join(f"{level.name} x {level.requests} requests" for level in recipe.workload.levels)
     tokens = f"{recipe.workload.prompt_tokens} prompt and {recipe.workload.output_tokens} output tokens"
     lines += _comment(f"Load: {tokens}; {load}. Limits: {', '.join(map(str, recipe.sla)) or 'none'}.")
+    lines += _hook_in_words(recipe.baseline_roles if baseline else recipe.roles)
     lines += _comment(f"To write this file again: autotune export {recipe.study_id} --format {form}{option}")
     return lines
+
+
+def _hook_in_words(roles: Mapping[str, LaunchedRole]) -> list[str]:
+    """Where the import hook lies, if a constant of the engine was set: without autotune there is none."""
+    paths = {role.env.get("PYTHONPATH", "").split(":")[0] for role in roles.values() if CONSTANTS_VARIABLE in role.env}
+    words = f"{CONSTANTS_VARIABLE} sets constants of the engine's modules through a hook that comes with autotune:"
+    return [line for path in sorted(paths) for line in _comment(f"{words} {path}")]
 
 
 def claim_in_words(recipe: Recipe) -> str:

@@ -22,6 +22,7 @@ class FailureClass(StrEnum):
     """What kind of failure it was; see the catalogue in `workers/failures/signatures.yaml`."""
 
     INVALID_CONFIG = "invalid_config"
+    CONFIG_NOT_APPLIED = "config_not_applied"
     OUT_OF_MEMORY = "out_of_memory"
     HOST_OUT_OF_MEMORY = "host_out_of_memory"
     GRAPH_CAPTURE = "graph_capture"

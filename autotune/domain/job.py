@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
+from autotune.domain.candidate import Candidate
 from autotune.domain.deployment import Deployment
+from autotune.domain.effective import Corrected, EffectiveConfig
 from autotune.domain.failure import Failure
 from autotune.domain.launch_plan import LaunchPlan
 from autotune.domain.measurement import Measurement
@@ -13,7 +15,11 @@ from autotune.domain.workload import Workload
 
 
 class TrialJob(Value):
-    """One attempt of one trial. `uid` is unique for ever: it names the actor, the folder, the processes."""
+    """One attempt of one trial. `uid` is unique for ever: it names the actor, the folder, the processes.
+
+    `stall_limit_s`: end the launch when its log is silent for so long, where a rule asks for less patience
+    than the template has.
+    """
 
     uid: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     study_id: int
@@ -23,6 +29,7 @@ class TrialJob(Value):
     plan: LaunchPlan
     workload: Workload
     seed: int
+    stall_limit_s: float | None = None
 
 
 class LaunchedRole(Value):
@@ -43,7 +50,11 @@ class Provenance(Value):
 
 
 class TrialOutcome(Value):
-    """Either a measurement or a failure, never both, never neither. Durations in s by phase."""
+    """Either a measurement or a failure, never both, never neither. Durations in s by phase.
+
+    `effective` is the configuration of each role by its own log, for servers that became ready. `counted` is the
+    candidate that was really measured, set by the control plane where the engine corrected a value.
+    """
 
     uid: str
     measurement: Measurement | None = None
@@ -51,6 +62,13 @@ class TrialOutcome(Value):
     provenance: Provenance | None = None
     durations_s: dict[str, float] = Field(default_factory=dict)
     log_tail: str = ""
+    effective: dict[str, EffectiveConfig] = Field(default_factory=dict)
+    counted: Candidate | None = None
+
+    @property
+    def corrected(self) -> tuple[tuple[str, Corrected], ...]:
+        """What the engine replaced, with the role: a measurement counts for the configuration that really ran."""
+        return tuple((role, change) for role, config in self.effective.items() for change in config.corrected)
 
     @model_validator(mode="after")
     def _one_of_two(self) -> TrialOutcome:

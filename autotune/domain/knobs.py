@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import math
+import re
+from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, field_validator, model_validator
 
+from autotune.domain.stack import EVERYWHERE, Needs
 from autotune.domain.value import Value
 
 Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
@@ -56,6 +59,22 @@ class Switch(Value):
     off: str = ""
 
 
+class Constant(Value):
+    """A constant of an engine's module, `package.module:NAME`, set when the server imports the module.
+
+    Nothing that is installed is changed; leaving the knob unset leaves the constant as it is.
+    """
+
+    place: Literal["constant"] = "constant"
+    target: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+
+
+class StackChoice(Value):
+    """The value names an entry of the launch template's `stacks`: an image, an environment, a release."""
+
+    place: Literal["stack"] = "stack"
+
+
 class JsonPath(Value):
     """A dotted path inside the JSON object that a flag takes, for example `--additional-config`."""
 
@@ -64,7 +83,9 @@ class JsonPath(Value):
     path: str
 
 
-Landing = Annotated[EnvVar | EnvFragment | Preload | Flag | Switch | JsonPath, Field(discriminator="place")]
+Landing = Annotated[
+    EnvVar | EnvFragment | Preload | Flag | Switch | JsonPath | Constant | StackChoice, Field(discriminator="place")
+]
 
 # --- kinds ----------------------------------------------------------------------------------
 
@@ -142,14 +163,49 @@ class FloatKind(Value):
         return f"{self.low}..{self.high}"
 
 
-Kind = Annotated[BooleanKind | ChoiceKind | IntegerKind | FloatKind, Field(discriminator="kind")]
+class ListKind(Value):
+    """Some of the items, in the order in which they are listed here, each at most once."""
+
+    kind: Literal["list"] = "list"
+    items: tuple[Scalar, ...] = Field(min_length=1, max_length=64)
+    min_length: StrictInt = Field(default=1, ge=0)
+    max_length: StrictInt = Field(default=64, ge=1)
+
+    def contains(self, value: KnobValue) -> bool:
+        if not isinstance(value, tuple) or not self.min_length <= len(value) <= self.max_length:
+            return False
+        rest = iter(self.items)
+        return all(any(type(i) is type(v) and i == v for i in rest) for v in value)
+
+    def describe(self) -> str:
+        return f"{self.min_length} to {min(self.max_length, len(self.items))} of {', '.join(map(str, self.items))}"
+
+
+Kind = Annotated[BooleanKind | ChoiceKind | IntegerKind | FloatKind | ListKind, Field(discriminator="kind")]
+
+
+class Cost(StrEnum):
+    """What a change of the knob takes: a new launch, or kernels compiled anew as well."""
+
+    RESTART = "restart"
+    REBUILD = "rebuild"
+
+
+class LimitedValues(Value):
+    """Values of a choice that exist on some stacks only."""
+
+    values: tuple[Scalar | tuple[Scalar, ...], ...] = Field(min_length=1)
+    needs: Needs
 
 
 class Knob(Value):
     """One thing that may be turned.
 
     `when` is a CEL expression over `knobs` and `facts`; where it is false the knob is inactive and unset.
-    `risk` is true where a change may alter the numbers that the model computes.
+    `risk` is true where a change may alter the numbers that the model computes. `tier`: 1 and 2 are searched
+    by default, 3 by name only, 4 never (its `about` says why). `group` names knobs to be moved together,
+    `excludes` knobs that may not be set beside this one. `proof` is a regular expression that the server's
+    log matches once the setting is really in effect.
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
@@ -160,7 +216,27 @@ class Knob(Value):
     role: str = SERVER
     when: str | None = None
     risk: bool = False
+    tier: StrictInt = Field(default=1, ge=1, le=4)
+    cost: Cost = Cost.RESTART
+    group: str | None = None
+    excludes: tuple[str, ...] = ()
+    needs: Needs = EVERYWHERE
+    limited: tuple[LimitedValues, ...] = ()
+    default: str = ""
+    unit: str = ""
+    effect: str = ""
+    evidence: str = ""
     source: str = ""
+    proof: str | None = None
+
+    @field_validator("proof")
+    @classmethod
+    def _proof_compiles(cls, proof: str | None) -> str | None:
+        try:
+            re.compile(proof or "")
+        except re.error as error:
+            raise ValueError(f"proof is no regular expression: {error}") from error
+        return proof
 
     def contains(self, value: KnobValue) -> bool:
         """Whether this knob may take the value (`None` only where it may be left unset)."""

@@ -11,6 +11,7 @@ from pydantic import Field
 from autotune.domain.candidate import Candidate
 from autotune.domain.knobs import (
     SERVER,
+    Constant,
     EnvFragment,
     EnvVar,
     Flag,
@@ -18,6 +19,7 @@ from autotune.domain.knobs import (
     KnobValue,
     Landing,
     Preload,
+    StackChoice,
     Switch,
 )
 from autotune.domain.space import SearchSpace
@@ -28,12 +30,18 @@ from autotune.errors import InvalidSpace
 class RolePlan(Value):
     """What one server role is started with, on top of the host's launch template.
 
-    `preload` names libraries of the template; the host turns them into paths for `LD_PRELOAD`.
+    `preload` names libraries of the template; the host turns them into paths for `LD_PRELOAD`. `constants`
+    maps `package.module:NAME` to the value that the module is given. `stack` names one of the template's.
+    `proofs` maps a setting, named by `place_of`, to the regular expression that a line of the server's log
+    matches once the setting is in effect.
     """
 
     env: dict[str, str] = Field(default_factory=dict)
     argv: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
+    constants: dict[str, KnobValue] = Field(default_factory=dict)
+    stack: str | None = None
+    proofs: dict[str, str] = Field(default_factory=dict)
 
 
 class LaunchPlan(Value):
@@ -45,8 +53,23 @@ class LaunchPlan(Value):
 def render(space: SearchSpace, candidate: Candidate, facts: Mapping[str, Any]) -> LaunchPlan:
     """The plan of a settled candidate. Raises InvalidSpace when two settings claim one place."""
     settings = list(_settings(space, candidate, facts))
-    roles = dict.fromkeys([SERVER, *(role for role, _, _ in settings)])
-    return LaunchPlan(roles={r: _role_plan([(la, v) for ro, la, v in settings if ro == r]) for r in roles})
+    roles = dict.fromkeys(role for role, _, _ in settings) or {SERVER: None}
+    proofs = _proofs(space, candidate)
+    return LaunchPlan(
+        roles={
+            r: _role_plan([(la, v) for ro, la, v in settings if ro == r], {p: x for ro, p, x in proofs if ro == r})
+            for r in roles
+        }
+    )
+
+
+def _proofs(space: SearchSpace, candidate: Candidate) -> list[tuple[str, str, str]]:
+    """Of the knobs that are set; a switch that is off has nothing to show."""
+    return [
+        (knob.role, place_of(knob.lands), knob.proof)
+        for knob in space.knobs
+        if knob.proof is not None and candidate.values.get(knob.name) not in (None, False)
+    ]
 
 
 def _settings(
@@ -60,17 +83,19 @@ def _settings(
         yield knob.role, knob.lands, candidate.values.get(knob.name)
 
 
-def _role_plan(settings: list[tuple[Landing, KnobValue]]) -> RolePlan:
+def _role_plan(settings: list[tuple[Landing, KnobValue]], proofs: dict[str, str]) -> RolePlan:
     env: dict[str, str] = {}
     fragments: dict[str, dict[str, str]] = {}
     argv: list[str] = []
     objects: dict[str, dict[str, Any]] = {}
     preload: list[str] = []
+    constants: dict[str, KnobValue] = {}
+    stack: str | None = None
     taken: set[str] = set()
     for lands, value in settings:
         if value is None:
             continue
-        place = _place(lands)
+        place = place_of(lands)
         if place in taken:
             raise InvalidSpace(f"two settings of the space claim {place}")
         taken.add(place)
@@ -85,21 +110,26 @@ def _role_plan(settings: list[tuple[Landing, KnobValue]]) -> RolePlan:
                 argv += [lands.flag, *_words(value)]
             case Switch():
                 argv += [word] if (word := lands.on if value else lands.off) else []
+            case Constant():
+                constants[lands.target] = value
+            case StackChoice():
+                stack = str(value)
             case JsonPath():
                 _put(objects.setdefault(lands.flag, {}), lands.path.split("."), value)
     for name, parts in fragments.items():
         env[name] = ",".join(f"{key}:{text}" for key, text in parts.items())
     for flag, content in objects.items():
         argv += [flag, json.dumps(content, sort_keys=True, separators=(",", ":"))]
-    return RolePlan(env=env, argv=tuple(argv), preload=tuple(preload))
+    return RolePlan(env=env, argv=tuple(argv), preload=tuple(preload), constants=constants, stack=stack, proofs=proofs)
 
 
-def _place(lands: Landing) -> str:
+def place_of(lands: Landing) -> str:
+    """The name of a setting: `env NAME`, `env NAME:fragment`, `--flag`, `--flag dotted.path`, `LD_PRELOAD`."""
     match lands:
         case EnvVar():
             return f"env {lands.name}"
         case EnvFragment():
-            return f"env {lands.name}, {lands.key}"
+            return f"env {lands.name}:{lands.key}"
         case Preload():
             return "LD_PRELOAD"
         case Flag():
@@ -108,6 +138,10 @@ def _place(lands: Landing) -> str:
             return f"{lands.on} {lands.off}".strip()
         case JsonPath():
             return f"{lands.flag} {lands.path}"
+        case Constant():
+            return f"constant {lands.target}"
+        case StackChoice():
+            return "the stack"
 
 
 def _put(content: dict[str, Any], path: list[str], value: KnobValue) -> None:

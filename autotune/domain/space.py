@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from autotune.domain import expression
 from autotune.domain.candidate import Candidate
 from autotune.domain.knobs import SERVER, Knob, KnobValue, Landing
+from autotune.domain.stack import EVERYWHERE, Needs, StackVersions
 from autotune.domain.value import Value
 from autotune.errors import InvalidCandidate, Problem
 
@@ -24,6 +25,7 @@ class FixedSetting(Value):
     value: KnobValue
     role: str = SERVER
     about: str = ""
+    needs: Needs = EVERYWHERE
 
 
 class DerivedSetting(Value):
@@ -36,18 +38,29 @@ class DerivedSetting(Value):
     role: str = SERVER
     about: str = ""
     source: str = ""
+    needs: Needs = EVERYWHERE
 
 
 class Severity(StrEnum):
-    """What happens to a candidate that breaks the rule."""
+    """What happens to a candidate for which the rule's condition does not hold.
+
+    `refuse` only what the pinned engine itself refuses. `derive` says that a derived setting keeps the rule.
+    `arm`: reported to hang or fail somewhere, yet published as good elsewhere: searched, with a stall limit.
+    """
 
     REFUSE = "refuse"
+    DERIVE = "derive"
     REPAIR = "repair"
     WARN = "warn"
+    ARM = "arm"
 
 
 class Rule(Value):
-    """A named condition over knobs and facts. `change` maps a knob to the expression that mends it."""
+    """A named condition over knobs and facts.
+
+    `change` maps a knob to the expression that mends it (repair), `derived` names the setting that keeps the
+    rule (derive), `stall_limit_s` ends a launch without a new log line for so long (arm).
+    """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$")
     severity: Severity
@@ -56,11 +69,19 @@ class Rule(Value):
     mend: str
     source: str = ""
     change: dict[str, str] = Field(default_factory=dict)
+    derived: str | None = None
+    stall_limit_s: float | None = Field(default=None, gt=0)
+    needs: Needs = EVERYWHERE
 
     @model_validator(mode="after")
-    def _repair_changes_something(self) -> Rule:
-        if (self.severity is Severity.REPAIR) != bool(self.change):
-            raise ValueError("a rule of severity repair, and only such a rule, needs `change`")
+    def _has_what_its_severity_takes(self) -> Rule:
+        for severity, key, given in (
+            (Severity.REPAIR, "change", bool(self.change)),
+            (Severity.DERIVE, "derived", self.derived is not None),
+            (Severity.ARM, "stall_limit_s", self.stall_limit_s is not None),
+        ):
+            if (self.severity is severity) != given:
+                raise ValueError(f"a rule of severity {severity}, and only such a rule, needs `{key}`")
         return self
 
 
@@ -73,16 +94,52 @@ class NamedCandidate(Value):
     source: str = ""
 
 
+class Rename(Value):
+    """A setting that a version of the engine knows by another name. `old` and `new` are keys as in `DeadSetting`."""
+
+    old: str
+    new: str
+    needs: Needs = EVERYWHERE
+    about: str = ""
+
+
+class DeadSetting(Value):
+    """A setting that the engine does not read.
+
+    `key` is `env NAME`, `env NAME:fragment`, `--flag`, or `--flag dotted.path` for a key in a JSON flag.
+    """
+
+    key: str
+    why: str
+    mend: str = ""
+    needs: Needs = EVERYWHERE
+
+
+class UnitRange(Value):
+    """The range in which a setting makes sense in its unit; outside of it the unit was probably mistaken."""
+
+    key: str
+    low: float
+    high: float
+    unit: str
+    why: str
+
+
 class Settled(Value):
     """A proposal after conditions and rules: what will really be launched, and what was changed."""
 
     candidate: Candidate
     repairs: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    stall_limit_s: float | None = None
 
 
 class SearchSpace(Value):
-    """Everything that is known about one serving stack on one chip. Data, checked when it is made."""
+    """Everything that is known about one serving stack on one chip. Data, checked when it is made.
+
+    `stack` is what the space is pinned to where a study names nothing else. `absent` names knobs that an
+    instance left out: expressions see them as unset.
+    """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     engine: str
@@ -95,6 +152,11 @@ class SearchSpace(Value):
     baseline: dict[str, KnobValue]
     recipes: tuple[NamedCandidate, ...] = ()
     hold: dict[str, KnobValue] = Field(default_factory=dict)
+    stack: StackVersions = StackVersions()
+    absent: tuple[str, ...] = ()
+    renames: tuple[Rename, ...] = ()
+    dead: tuple[DeadSetting, ...] = ()
+    units: tuple[UnitRange, ...] = ()
 
     @field_validator("knobs", "derived", "rules", "recipes")
     @classmethod
@@ -112,10 +174,18 @@ class SearchSpace(Value):
                 expression.check(text)
             except expression.ExpressionError as error:
                 raise ValueError(f"{where}: {error}") from error
+        known = self.by_name.keys() | set(self.absent)
+        settings = {setting.name for setting in self.derived}
         for rule in self.rules:
             for name in rule.change:
-                if name not in self.by_name:
+                if name not in known:
                     raise ValueError(f"rule {rule.name} changes an unknown knob {name}")
+            if rule.derived is not None and rule.derived not in settings:
+                raise ValueError(f"rule {rule.name} names an unknown derived setting {rule.derived}")
+        for knob in self.knobs:
+            for name in knob.excludes:
+                if name not in known:
+                    raise ValueError(f"knob {knob.name} excludes an unknown knob {name}")
         written = {"baseline": self.baseline, **{f"recipe {r.name}": self.complete(r.values) for r in self.recipes}}
         for where, values in written.items():
             problems = self.problems(values)
@@ -188,9 +258,15 @@ class SearchSpace(Value):
                     current[knob.name] = None
                 elif current[knob.name] is None and not knob.unset:
                     current[knob.name] = self.baseline.get(knob.name)
+            for knob in self.knobs:
+                for name in knob.excludes if current[knob.name] is not None else ():
+                    if current.get(name) is not None and self.by_name[name].unset:
+                        current[name] = None
+                        repairs[f"{knob.name}-excludes-{name}"] = None
             for rule in self.rules:
                 if rule.severity is Severity.REPAIR and not self._kept(rule, current, facts):
-                    for name, text in rule.change.items():
+                    changes = {n: text for n, text in rule.change.items() if n not in self.absent}
+                    for name, text in changes.items():
                         current[name] = _as_value(expression.evaluate(text, current, facts))
                     repairs[rule.name] = None
             if current == before:
@@ -205,10 +281,12 @@ class SearchSpace(Value):
         refused = [Problem(key=r.name, message=r.why, mend=r.mend) for r in broken if r.severity is Severity.REFUSE]
         if refused:
             raise InvalidCandidate("the candidate breaks a rule of the space", refused)
+        limits = [r.stall_limit_s for r in broken if r.stall_limit_s is not None]
         return Settled(
-            candidate=Candidate(values=current),
+            candidate=Candidate(values={n: v for n, v in current.items() if n not in self.absent}),
             repairs=tuple(repairs),
-            warnings=tuple(f"{r.name}: {r.why}" for r in broken if r.severity is Severity.WARN),
+            warnings=tuple(f"{r.name}: {r.why}" for r in broken if r.severity in {Severity.WARN, Severity.ARM}),
+            stall_limit_s=min(limits, default=None),
         )
 
     def derived_values(self, candidate: Candidate, facts: Mapping[str, Any]) -> list[tuple[DerivedSetting, KnobValue]]:
@@ -221,10 +299,10 @@ class SearchSpace(Value):
         return found
 
     def _all(self, values: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
-        return {knob.name: values.get(knob.name) for knob in self.knobs}
+        return {**dict.fromkeys(self.absent), **{knob.name: values.get(knob.name) for knob in self.knobs}}
 
     def _kept(self, rule: Rule, values: Mapping[str, KnobValue], facts: Mapping[str, Any]) -> bool:
-        return expression.holds(rule.require, values, facts)
+        return rule.severity is Severity.DERIVE or expression.holds(rule.require, values, facts)
 
 
 def _as_value(value: Any) -> KnobValue:

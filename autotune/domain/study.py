@@ -10,6 +10,7 @@ from pydantic import Field, StrictInt, model_validator
 from autotune.domain.deployment import NAME, Deployment
 from autotune.domain.knobs import KnobValue
 from autotune.domain.objective import Limit, Objective
+from autotune.domain.stack import StackVersions
 from autotune.domain.trial import StudyPhase
 from autotune.domain.value import Value
 from autotune.domain.workload import Workload
@@ -37,7 +38,9 @@ class StudySpec(Value):
     """What was asked, as written in a study file.
 
     `baseline` is laid over the space's own: what the user runs today. `hold` keeps knobs at a value in every
-    candidate, so that they are not searched; `null` holds a knob unset.
+    candidate, so that they are not searched; `null` holds a knob unset. `stack` says what is installed where
+    template and space do not. `recipes` are all of the space's, none, or those named. `include` names knobs that
+    are not searched by default (or `tier3`, all of them).
     """
 
     name: str = Field(pattern=NAME)
@@ -51,7 +54,9 @@ class StudySpec(Value):
     seed: StrictInt = Field(default=0, ge=0, le=2**31 - 1)
     gate_launches: StrictInt = Field(default=3, ge=2, le=20)
     confirmation: Confirmation = Confirmation()
-    recipes: bool = True
+    recipes: bool | tuple[str, ...] = True
+    stack: StackVersions = StackVersions()
+    include: tuple[str, ...] = ()
     baseline: dict[str, KnobValue] = Field(default_factory=dict)
     hold: dict[str, KnobValue] = Field(default_factory=dict)
 

@@ -3,7 +3,7 @@
 A study never carries a command. The template fixes argv[0], the model's path and the libraries; a study
 only names a template and a model of it, and fills typed parameters from its search space.
 
-Placeholders in `argv` and `env`: `{host} {port} {model} {model_path} {devices} {trial_dir} {python}`.
+Placeholders in `argv` and `env`: `{host} {port} {model} {model_path} {devices} {trial_dir} {python} {stack}`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from autotune.domain.deployment import NAME
+from autotune.domain.stack import StackVersions
 from autotune.domain.value import Value
 
-PLACEHOLDERS = frozenset({"host", "port", "model", "model_path", "devices", "trial_dir", "python"})
+PLACEHOLDERS = frozenset({"host", "port", "model", "model_path", "devices", "trial_dir", "python", "stack"})
 
 # Never taken from a search space: they change which code runs or carry our own secrets.
 DENIED_ENV_PREFIXES = ("LD_", "DYLD_", "PYTHON", "RAY_", "AUTOTUNE_")
 DENIED_ENV_NAMES = frozenset(
     {"PATH", "HOME", "SHELL", "IFS", "ENV", "BASH_ENV", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
 )
+
+# Set by the worker alone: `{"package.module:NAME": value}` for the import hook that stands first on PYTHONPATH.
+CONSTANTS_VARIABLE = "AUTOTUNE_CONSTANTS"
 
 
 def is_denied_env(name: str) -> bool:
@@ -56,11 +60,27 @@ class RoleTemplate(Value):
                     raise ValueError(f"unknown placeholder {{{field}}}; known: {', '.join(sorted(PLACEHOLDERS))}")
         return argv
 
+    @property
+    def takes_stack(self) -> bool:
+        """Whether the role is started differently on each stack."""
+        return any("{stack}" in text for text in (*self.argv, *self.env.values()))
+
+
+class StackVariant(Value):
+    """One of the stacks that a template can start: `value` fills `{stack}`.
+
+    `versions` says what is different in it; a part that is not given is the template's own.
+    """
+
+    value: str = Field(min_length=1)
+    versions: StackVersions | None = None
+
 
 class LaunchTemplate(Value):
     """One way to start one engine on this host.
 
-    `models` maps a model name to its path; `libraries` a library name to its absolute path.
+    `models` maps a model name to its path; `libraries` a library name to its absolute path. `versions` is what
+    is installed where it starts, `stacks` the environments or images that a candidate may choose from.
     `health_path` answers 200 when the server is ready. `simulated` marks endpoints that are no real device.
     """
 
@@ -70,9 +90,30 @@ class LaunchTemplate(Value):
     roles: dict[str, RoleTemplate] = Field(min_length=1)
     models: dict[str, str] = Field(min_length=1)
     libraries: dict[str, str] = Field(default_factory=dict)
+    versions: StackVersions = StackVersions()
+    stacks: dict[str, StackVariant] = Field(default_factory=dict)
+    default_stack: str | None = None
     health_path: str = "/health"
     deadlines: Deadlines = Deadlines()
     simulated: bool = False
+
+    @model_validator(mode="after")
+    def _stacks_are_used(self) -> LaunchTemplate:
+        taking = sorted(name for name, role in self.roles.items() if role.takes_stack)
+        if taking and not self.stacks:
+            raise ValueError(f"role {taking[0]} holds {{stack}}, but the template lists no `stacks`")
+        if self.stacks and not taking:
+            raise ValueError("the template lists `stacks`, but no role holds {stack}")
+        if self.default_stack is not None and self.default_stack not in self.stacks:
+            known = ", ".join(sorted(self.stacks)) or "none"
+            raise ValueError(f"default_stack {self.default_stack!r} is none of `stacks`: {known}")
+        return self
+
+    def versions_on(self, stack: str | None) -> StackVersions:
+        """What is installed on one of `stacks` (None: on the default one). KeyError for a stack that is not listed."""
+        name = self.default_stack if stack is None else stack
+        variant = None if name is None else self.stacks[name].versions
+        return self.versions if variant is None else variant.over(self.versions)
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:

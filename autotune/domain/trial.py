@@ -13,6 +13,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from autotune.domain.candidate import Candidate
+from autotune.domain.effective import EffectiveConfig
 from autotune.domain.failure import Failure
 from autotune.domain.job import Provenance
 from autotune.domain.knobs import KnobValue
@@ -70,6 +71,7 @@ class NewTrial(Value):
     plan: LaunchPlan
     repairs: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    stall_limit_s: float | None = None
 
 
 class Trial(Value):
@@ -85,6 +87,7 @@ class Trial(Value):
     plan: LaunchPlan
     repairs: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    stall_limit_s: float | None = None
     attempt: int = 0
     measurement: Measurement | None = None
     failure: Failure | None = None
@@ -92,6 +95,8 @@ class Trial(Value):
     provenance: Provenance | None = None
     durations_s: dict[str, float] = Field(default_factory=dict)
     log_tail: str = ""
+    effective: dict[str, EffectiveConfig] = Field(default_factory=dict)
+    counted: Candidate | None = None
     created_at: datetime
     started_at: datetime | None = None
     finished_at: datetime | None = None
@@ -99,6 +104,11 @@ class Trial(Value):
     @property
     def is_baseline(self) -> bool:
         return self.label == "baseline"
+
+    @property
+    def counts_for(self) -> Candidate:
+        """The candidate that the measurement belongs to: the engine may have corrected a value."""
+        return self.counted or self.candidate
 
     @property
     def cost(self) -> float | None:

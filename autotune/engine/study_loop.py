@@ -15,6 +15,7 @@ from autotune.domain.objective import judge
 from autotune.domain.space import Settled
 from autotune.domain.study import Study
 from autotune.domain.trial import MAX_ATTEMPTS, NewTrial, StudyPhase, Trial, TrialState
+from autotune.engine.corrections import counted_candidate
 from autotune.engine.ports import Clock, Proposer, ProposerSource, StudyStore, TrialExecutor
 from autotune.engine.study_plan import Finish, Launch, Search, StudyProgress, Wait, next_step
 from autotune.errors import Conflict, InvalidCandidate, TrialAlreadyFinished, Unavailable
@@ -81,6 +82,9 @@ class StudyLoop:
         if failure is not None and not failure.failure_class.blames_candidate and trial.attempt < MAX_ATTEMPTS:
             self._lose(trial, failure)
             return
+        counted = counted_candidate(self._space, trial.candidate, outcome, self._facts)
+        if counted is not None:
+            outcome = outcome.model_copy(update={"counted": counted})
         spec = self._study.spec
         verdict = judge(outcome.measurement, spec.objective, spec.sla) if outcome.measurement else None
         try:
@@ -163,6 +167,7 @@ class StudyLoop:
             plan=render(self._space, settled.candidate, self._facts),
             repairs=settled.repairs,
             warnings=settled.warnings,
+            stall_limit_s=settled.stall_limit_s,
         )
         trial = self._store.add_trial(self._study.id, new)
         self._trials[trial.number] = trial
@@ -205,4 +210,5 @@ class StudyLoop:
             plan=trial.plan,
             workload=spec.workload,
             seed=int.from_bytes(digest[:4], "big") & 0x7FFFFFFF,
+            stall_limit_s=trial.stall_limit_s,
         )

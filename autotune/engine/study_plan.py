@@ -106,9 +106,8 @@ def _gate(spec: StudySpec, space: SearchSpace, trials: Sequence[Trial]) -> Step 
 
 
 def _recipe(spec: StudySpec, space: SearchSpace, trials: Sequence[Trial], skipped: frozenset[str]) -> Step | None:
-    if not spec.recipes:
-        return None
-    for recipe in space.recipes:
+    wanted = [r for r in space.recipes if spec.recipes is True or (spec.recipes and r.name in spec.recipes)]
+    for recipe in wanted:
         tried = [t for t in trials if t.phase is StudyPhase.RECIPES and t.label == recipe.name]
         failed_only = tried and all(t.state is TrialState.FAILED for t in tried)
         if recipe.name not in skipped and (not tried or (failed_only and len(tried) < TRIES)):
@@ -148,13 +147,13 @@ def finalists(spec: StudySpec, trials: Sequence[Trial]) -> list[Candidate]:
     for trial in trials:
         if trial.phase is StudyPhase.CONFIRM or not trial.state.is_finished:
             continue
-        key = trial.candidate.fingerprint
+        key = trial.counts_for.fingerprint
         if trial.verdict is None or not trial.verdict.feasible or trial.cost is None:
             bad[key] += 1
             continue
-        candidates[key] = trial.candidate
+        candidates[key] = trial.counts_for
         costs.setdefault(key, []).append(spec.objective.cost(trial.cost))
-    base = {t.candidate.fingerprint for t in trials if t.phase is StudyPhase.GATE}
+    base = {t.counts_for.fingerprint for t in trials if t.phase is StudyPhase.GATE}
     # One flaky launch is forgiven where another went well: the confirmation's own launches decide.
     able = [key for key in costs if key not in base and bad[key] <= len(costs[key])]
     able.sort(key=lambda key: (statistics.fmean(costs[key]), key))

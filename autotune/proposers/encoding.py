@@ -14,7 +14,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from autotune.domain.knobs import BooleanKind, ChoiceKind, FloatKind, IntegerKind, Knob, KnobValue
+from autotune.domain.knobs import BooleanKind, ChoiceKind, FloatKind, IntegerKind, Knob, KnobValue, ListKind
 from autotune.domain.space import SearchSpace
 
 UNSET = "unset"
@@ -26,7 +26,13 @@ def _switch(knob: Knob) -> str:
     return f"{knob.name}?"
 
 
-def _distribution(knob: Knob) -> BaseDistribution:
+def _item(knob: Knob, index: int) -> str:
+    """The parameter that says whether an item of a list is in it."""
+    return f"{knob.name}[{index}]"
+
+
+def _distribution(knob: Knob) -> BaseDistribution | None:
+    """The one parameter of a knob beside its switch; None for a list, which takes one an item."""
     match knob.type:
         case BooleanKind():
             texts = ["false", "true"]
@@ -38,6 +44,8 @@ def _distribution(knob: Knob) -> BaseDistribution:
             return IntDistribution(knob.type.low, knob.type.high, log=log, step=knob.type.step)
         case FloatKind():
             return FloatDistribution(knob.type.low, knob.type.high, log=knob.type.log)
+        case ListKind():
+            return None
     return CategoricalDistribution([UNSET, *texts] if knob.unset else texts)
 
 
@@ -60,8 +68,21 @@ def _draw_one(trial: optuna.Trial, knob: Knob) -> KnobValue:
         return trial.suggest_int(
             knob.name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
         )
+    if isinstance(knob.type, ListKind):
+        return _draw_list(trial, knob, knob.type)
     assert isinstance(distribution, FloatDistribution)
     return trial.suggest_float(knob.name, distribution.low, distribution.high, log=distribution.log)
+
+
+def _draw_list(trial: optuna.Trial, knob: Knob, kind: ListKind) -> KnobValue:
+    """The drawn items; filled up from the front, or cut at the end, to a length that is allowed."""
+    wanted = [trial.suggest_categorical(_item(knob, i), [False, True]) for i in range(len(kind.items))]
+    missing = kind.min_length - sum(wanted)
+    for i, chosen in enumerate(wanted):
+        if missing > 0 and not chosen:
+            wanted[i] = True
+            missing -= 1
+    return tuple(item for item, chosen in zip(kind.items, wanted, strict=True) if chosen)[: kind.max_length]
 
 
 def encode(
@@ -82,7 +103,11 @@ def encode(
         if knob.unset:
             params[_switch(knob)] = UNSET if value is None else SET
             distributions[_switch(knob)] = CategoricalDistribution([UNSET, SET])
-        if value is not None:
+        if isinstance(knob.type, ListKind) and isinstance(value, tuple):
+            for index, item in enumerate(knob.type.items):
+                params[_item(knob, index)] = item in value
+                distributions[_item(knob, index)] = CategoricalDistribution([False, True])
+        elif value is not None and distribution is not None:
             params[knob.name] = value
             distributions[knob.name] = distribution
     return params, distributions

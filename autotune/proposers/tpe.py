@@ -84,7 +84,7 @@ class TpeProposer:
         self._pending[trial.number] = live
 
     def tell(self, trial: Trial) -> None:
-        self._known.add(trial.candidate.fingerprint)
+        self._known |= {trial.candidate.fingerprint, trial.counts_for.fingerprint}
         live = self._pending.pop(trial.number, None)
         judged = self._judged(trial)
         if judged is None:

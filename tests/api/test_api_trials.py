@@ -126,3 +126,14 @@ def test_spaces_and_templates(api: RunningApi) -> None:
     answer = api.get("/api/v1/templates")
     assert answer.json()[0]["models"] == ["tiny-model"]
     assert "secret" not in answer.text
+
+
+def test_a_space_on_one_stack(api: RunningApi) -> None:
+    found = api.get("/api/v1/spaces/tiny", stack="engine=0.23,chip=910C", include=["tier3"]).json()
+    assert found["space"]["stack"] == {"engine": "0.23", "cann": None, "torch_npu": None, "chip": "910C"}
+    assert found["left_out"] == []
+    assert api.get("/api/v1/spaces/tiny", include="buffer_mb").json()["space"]["name"] == "tiny"
+    for name, value in (("stack", "engin=1"), ("stack", "engine=new"), ("include", "none")):
+        refused = api.get("/api/v1/spaces/tiny", **{name: value})
+        assert refused.status_code == 422
+        assert [p["key"] for p in refused.json()["problems"]] == [name]

@@ -176,6 +176,25 @@ def test_the_environment_is_made_from_scratch(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "tmp").is_dir()
 
 
+def test_constants_of_modules_come_with_the_hook_that_sets_them(tmp_path: Path) -> None:
+    hook = Path(__file__).parents[2] / "workers" / "constants" / "site"
+    (tmp_path / "engine.py").write_text("LIMIT = 96\n")
+    constants = json.dumps({"engine:LIMIT": 1})
+    role = LaunchedRole(
+        argv=(sys.executable, "-c", "import engine; print(engine.LIMIT)"),
+        env={"PYTHONPATH": f"{hook}:{tmp_path}", "AUTOTUNE_CONSTANTS": constants, "AUTOTUNE_ATTEMPT": "s1-t1-a1"},
+    )
+    script = to_sh(recipe(roles={"server": role}))
+    done = run_script(script, tmp_path)
+    assert (done.stdout, done.stderr) == ("1\n", "autotune: set engine:LIMIT from 96 to 1\n")
+    assert f"through a hook that comes with autotune: {hook}\n" in script
+    assert "a hook that comes with autotune" not in to_sh(recipe(roles={"server": role}), baseline=True)
+    settings = to_env(recipe(roles={"server": role}))
+    assert f"\nAUTOTUNE_CONSTANTS='{constants}'\nPYTHONPATH={hook}:{tmp_path}\n" in settings
+    content = json.loads(to_json(recipe(roles={"server": role})))
+    assert content["best"]["env"].keys() == {"AUTOTUNE_CONSTANTS", "PYTHONPATH"}
+
+
 def test_a_program_with_an_equals_sign_in_its_path_is_started(tmp_path: Path) -> None:
     folder = tmp_path / "a=b"
     folder.mkdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.domain.expression import ExpressionError, check, evaluate, holds
+from autotune.domain.expression import ExpressionError, check, evaluate, holds, mentioned
 
 FACTS = {"concurrency": (1, 4, 8), "tensor_parallel": 2}
 
@@ -43,3 +43,25 @@ def test_expressions_cannot_run_long() -> None:
         check(nest)
     with pytest.raises(ExpressionError, match="longer"):
         check("1 + " * 300 + "1 == 1")
+
+
+def test_the_names_that_an_expression_asks_for_are_known() -> None:
+    text = "knobs.a + knobs.b_2 > 0 && 'knobs.c' != facts.knobs && x.knobs.d == knobs.size()"
+    assert mentioned(text, "knobs") == {"a", "b_2"}
+    assert mentioned(text, "facts") == {"knobs"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("knobs.a", 1),
+        ("knobs['b']", 2),
+        ("size(knobs)", 3),
+        ("knobs.size()", 3),
+        ("'c' in knobs && has(knobs.a) && !has(knobs.z)", True),
+        ("knobs.exists(k, k == 'b')", True),
+        ("knobs.c[1]", 4),
+    ],
+)
+def test_every_way_to_ask_for_a_knob_works(text: str, value: object) -> None:
+    assert evaluate(text, {"a": 1, "b": 2, "c": (3, 4)}, {}) == value

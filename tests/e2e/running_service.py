@@ -37,6 +37,7 @@ SMALL_STUDY: dict[str, Any] = {
     "parallel_trials": 2,
     "seed": 5,
     "gate_launches": 2,
+    "recipes": ["report-a-aiv-static", "report-a-mtp4"],
     "confirmation": {"finalists": 1, "rounds": 2},
 }
 

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.domain.effective import Corrected, EffectiveConfig
 from autotune.domain.failure import FailureClass
 from autotune.domain.job import TrialJob, TrialOutcome
 from autotune.domain.study import Study, StudyState
 from autotune.domain.trial import MAX_ATTEMPTS, StudyPhase, TrialState
 from autotune.engine.dispatch import Dispatcher
 from autotune.engine.recipe_book import build_recipe
+from autotune.engine.study_plan import finalists
 from autotune.errors import NothingToExport
 from autotune.proposers.tpe import TpeSource
 from tests import builders
@@ -241,3 +243,23 @@ def test_several_studies_share_the_slots() -> None:
         dispatcher.turn()
     assert world.now.state is StudyState.DONE
     assert world.store.study(other.id).state is StudyState.DONE
+
+
+def test_a_value_that_the_engine_corrected_counts_for_the_corrected_candidate() -> None:
+    """Every launch with AIV runs without it: the trials count for what ran, and AIV can't win."""
+    world = World()
+
+    def corrected(job: TrialJob) -> TrialOutcome:
+        env = job.plan.roles["server"].env
+        if env.get("HCCL_OP_EXPANSION_MODE") != "AIV":
+            return play(job)
+        change = Corrected(setting="env HCCL_OP_EXPANSION_MODE", asked="AIV", got=None, line="AIV is off")
+        return builders.outcome(job, tpot_ms=5.0, effective={"server": EffectiveConfig(corrected=(change,))})
+
+    world.executor = ScriptedExecutor(corrected, slots=2, clock=world.clock)
+    assert world.run(world.dispatcher()).state is StudyState.DONE
+    asked = [t for t in world.trials if t.candidate.values.get("expansion_mode") == "AIV"]
+    assert asked
+    assert all("expansion_mode" not in t.counts_for.values for t in asked)
+    assert all(t.counts_for == t.candidate for t in world.trials if t not in asked)
+    assert all("expansion_mode" not in c.values for c in finalists(world.now.spec, world.trials))

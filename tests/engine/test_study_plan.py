@@ -71,6 +71,12 @@ def test_recipes_come_next_and_get_one_retry() -> None:
     assert step(history) == Search()
 
 
+@pytest.mark.parametrize(("recipes", "first"), [(True, "aiv"), (("aiv",), "aiv"), ((), None), (False, None)])
+def test_a_study_may_name_its_recipes(recipes: bool | tuple[str, ...], first: str | None) -> None:
+    then = step(History(builders.study_spec(recipes=recipes)).gate())
+    assert (then.label if isinstance(then, Launch) else None) == first
+
+
 def test_a_recipe_that_the_rules_refuse_is_left_out() -> None:
     assert step(History().gate(), skipped=frozenset({"aiv"})) == Search()
 

@@ -8,6 +8,7 @@ import pytest
 
 from autotune.domain.knobs import ChoiceKind, EnvVar, Knob, Preload
 from autotune.domain.space import NamedCandidate, SearchSpace
+from autotune.domain.stack import Needs, StackVersions
 from autotune.domain.study import StudyState
 from autotune.domain.template import LaunchTemplate, RoleTemplate
 from autotune.engine.study_service import StudyService
@@ -70,6 +71,7 @@ def test_a_good_study_is_stored_and_runs() -> None:
         ({"baseline": {"buffer_mb": "big"}}, "baseline.buffer_mb", "64..4096, unset"),
         ({"hold": {"expansion_mode": "aiv"}}, "hold.expansion_mode", "AIV, AI_CPU, unset"),
         ({"hold": {"max_num_seqs": None}}, "hold.max_num_seqs", "8..256"),
+        ({"recipes": ("avi",)}, "recipes", "aiv"),
     ],
 )
 def test_each_mistake_names_its_key_and_what_is_allowed_and_stores_nothing(
@@ -150,3 +152,35 @@ def test_cancel_resume_and_too_early_exports() -> None:
     assert asked.resume(study.id).state is StudyState.RUNNING
     with pytest.raises(NotFound):
         asked.overview(99)
+
+
+def test_the_space_of_a_study_is_the_one_of_its_stack() -> None:
+    old = Knob(
+        name="old",
+        about="",
+        type=ChoiceKind(values=("x",)),
+        unset=True,
+        lands=EnvVar(name="OLD"),
+        needs=Needs(engine="<0.23"),
+    )
+    rare = Knob(name="rare", about="", type=ChoiceKind(values=("x",)), unset=True, lands=EnvVar(name="RARE"), tier=3)
+    space = builders.space(knobs=(*builders.space().knobs, old, rare), stack=StackVersions(engine="0.22.0"))
+    store = InMemoryStudyStore()
+
+    def knobs(**changes: Any) -> set[str]:
+        template = changes.pop("template", {})
+        study = service(store, space, **template).create(builders.study_spec(**changes))
+        return set(store.space_of(study.id).by_name) - set(builders.space().by_name)
+
+    assert knobs() == {"old"}
+    assert knobs(stack=StackVersions(engine="0.23.0")) == set()
+    assert knobs(template={"versions": StackVersions(engine="0.23.0")}) == set()
+    assert knobs(include=("rare",)) == {"old", "rare"}
+    assert knobs(include=("tier3",)) == {"old", "rare"}
+    assert knobs(hold={"rare": "x"}) == {"old", "rare"}
+    with pytest.raises(InvalidStudy) as caught:
+        knobs(include=("raar",))
+    assert keys(caught) == {"include"}
+    with pytest.raises(InvalidStudy) as caught:
+        knobs(stack=StackVersions(engine="0.23.0"), baseline={"old": "x"})
+    assert keys(caught) == {"baseline.old"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.domain.knobs import BooleanKind, ChoiceKind, EnvVar, FloatKind, IntegerKind, Knob, KnobValue
+from autotune.domain.knobs import BooleanKind, ChoiceKind, EnvVar, FloatKind, IntegerKind, Knob, KnobValue, ListKind
 from autotune.domain.space import SearchSpace
 from autotune.domain.trial import StudyPhase, TrialState
 from autotune.engine.ports import ProposerSource
@@ -66,6 +66,13 @@ KNOBS = (
     Knob(name="flag", about="", type=BooleanKind(), unset=True, lands=EnvVar(name="FLAG")),
     Knob(name="pick", about="", type=ChoiceKind(values=("a", 2, 2.5, (1, 2))), unset=True, lands=EnvVar(name="PICK")),
     Knob(name="count", about="", type=IntegerKind(low=8, high=64, step=8), unset=True, lands=EnvVar(name="COUNT")),
+    Knob(
+        name="sizes",
+        about="",
+        type=ListKind(items=(1, 2, 4, 8), min_length=2, max_length=3),
+        unset=True,
+        lands=EnvVar(name="SIZES"),
+    ),
     Knob(name="share", about="", type=FloatKind(low=0.1, high=0.9), lands=EnvVar(name="SHARE")),
 )
 
@@ -74,14 +81,15 @@ KNOBS = (
     flag=st.sampled_from([None, True, False]),
     pick=st.sampled_from([None, "a", 2, 2.5, (1, 2)]),
     count=st.sampled_from([None, 8, 16, 64]),
+    sizes=st.sampled_from([None, (1, 2), (2, 4, 8), (1, 8)]),
     share=st.floats(0.1, 0.9),
 )
 @settings(max_examples=60, deadline=None)
 def test_every_value_survives_the_way_through_optuna(
-    flag: KnobValue, pick: KnobValue, count: KnobValue, share: float
+    flag: KnobValue, pick: KnobValue, count: KnobValue, sizes: KnobValue, share: float
 ) -> None:
     space = SearchSpace(name="kinds", engine="e", about="", knobs=KNOBS, baseline={"share": 0.5})
-    values: dict[str, KnobValue] = {"flag": flag, "pick": pick, "count": count, "share": share}
+    values: dict[str, KnobValue] = {"flag": flag, "pick": pick, "count": count, "sizes": sizes, "share": share}
     params, distributions = encode(values, space, {})
     assert params.keys() == distributions.keys()
     for name, value in params.items():
@@ -89,3 +97,6 @@ def test_every_value_survives_the_way_through_optuna(
     proposer = TpeSource().proposer(study(), space, ())
     trial = History().add(StudyPhase.SEARCH, state=TrialState.RUNNING)
     proposer.pending(trial.model_copy(update={"proposal": values}))
+    drawn = proposer.ask()
+    assert drawn is not None
+    assert space.problems(drawn) == []

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from autotune.documents.space_file import read_space
 from autotune.domain.space import SearchSpace
 from autotune.engine.ports import SpaceSource
 from autotune.errors import InvalidSpace, NotFound, Problem
-from search_spaces.catalog import SpaceCatalog, read_space
+from search_spaces.catalog import SpaceCatalog
 
 HERE = Path(__file__).parent
 GOOD = sorted((HERE / "good").glob("*.yaml"))
@@ -41,12 +42,12 @@ def test_a_bad_file_is_refused_with_file_line_and_key(path: Path) -> None:
 
 def test_what_would_do_is_listed() -> None:
     problem = _problem("unknown_place")
-    assert problem.allowed == ("env", "env_fragment", "preload", "flag", "switch", "json")
+    assert problem.allowed == ("env", "env_fragment", "preload", "flag", "switch", "json", "constant", "stack")
     assert _problem("unknown_key").allowed == ("place", "flag")
     assert _problem("unknown_key").mend == "did you mean flag?"
     assert _problem("baseline_of_unknown_knob").mend == "did you mean share?"
     assert _problem("baseline_out_of_range").allowed == ("8..256 step 8",)
-    assert _problem("unknown_severity").allowed == ("refuse", "repair", "warn")
+    assert _problem("unknown_severity").allowed == ("refuse", "derive", "repair", "warn", "arm")
 
 
 def _problem(stem: str) -> Problem:
@@ -108,7 +109,7 @@ def test_the_built_in_spaces_are_right() -> None:
 
 
 def test_a_user_folder_need_not_exist(tmp_path: Path) -> None:
-    assert SpaceCatalog(tmp_path / "none", HERE / "good").names() == ["every-part", "minimal"]
+    assert SpaceCatalog(tmp_path / "none", HERE / "good").names() == ["every-part", "minimal", "whole-language"]
 
 
 def test_an_unknown_name_lists_the_known_ones(catalog: SpaceCatalog) -> None:

@@ -6,13 +6,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import yaml
 
 from autotune.domain.deployment import Deployment, facts
+from autotune.domain.instance import instantiate
 from autotune.domain.knobs import KnobValue
 from autotune.domain.launch_plan import render
-from autotune.domain.space import SearchSpace
 from autotune.domain.workload import LoadLevel, Workload
+from search_spaces.catalog import SpaceCatalog
 from workers.simulator.configure import configure
 from workers.simulator.cost_model import CostModel
 from workers.simulator.flags import parse_flags
@@ -20,7 +20,8 @@ from workers.simulator.system import System, load_system
 
 ROOT = Path(__file__).parents[2]
 SYSTEMS = ROOT / "workers/simulator/systems"
-SPACE = SearchSpace.model_validate(yaml.safe_load((ROOT / "search_spaces/vllm_ascend_910c.yaml").read_text()))
+WHOLE = SpaceCatalog().space("vllm-ascend-910c")
+SPACE = instantiate(WHOLE, WHOLE.stack).space
 BASELINE = load_system(SYSTEMS / "qwen3.5-35b-a3b-910c.yaml")
 ENGINE_UPGRADE = load_system(SYSTEMS / "qwen3.5-35b-a3b-910c-v0.23-cann9.0.yaml")
 UPGRADED = load_system(SYSTEMS / "qwen3.5-35b-a3b-910c-v0.23.yaml")

@@ -14,14 +14,25 @@ from hypothesis import strategies as st
 
 from autotune.domain.deployment import Deployment
 from autotune.domain.deployment import facts as study_facts
-from autotune.domain.knobs import BooleanKind, ChoiceKind, EnvFragment, EnvVar, FloatKind, IntegerKind, Knob, KnobValue
+from autotune.domain.instance import instantiate
+from autotune.domain.knobs import (
+    BooleanKind,
+    ChoiceKind,
+    EnvFragment,
+    EnvVar,
+    FloatKind,
+    IntegerKind,
+    Knob,
+    KnobValue,
+    ListKind,
+)
 from autotune.domain.launch_plan import RolePlan, render
-from autotune.domain.space import SearchSpace
 from autotune.domain.template import LaunchTemplate, is_denied_env
 from autotune.domain.workload import LoadLevel, Workload
 from autotune.errors import InvalidCandidate
+from search_spaces.catalog import SpaceCatalog
 from workers.simulator.configure import configure
-from workers.simulator.faults import ConfigRejected, EngineFailed
+from workers.simulator.faults import ConfigRejected, DeviceOutOfMemory, EngineFailed
 from workers.simulator.flags import parse_flags
 from workers.simulator.memory_model import MemoryModel
 from workers.simulator.server_log import ServerLog
@@ -30,7 +41,9 @@ from workers.simulator.start_up import start_engine
 from workers.simulator.system import load_system
 
 ROOT = Path(__file__).parents[2]
-SPACE = SearchSpace.model_validate(yaml.safe_load((ROOT / "search_spaces/vllm_ascend_910c.yaml").read_text()))
+WHOLE = SpaceCatalog().space("vllm-ascend-910c")
+SPACE = instantiate(WHOLE, WHOLE.stack).space
+NAMED = instantiate(WHOLE, WHOLE.stack, ("tier3",)).space
 TEMPLATE = LaunchTemplate.model_validate(yaml.safe_load((ROOT / "workers/templates/simulated-910c.yaml").read_text()))
 SYSTEM = load_system(ROOT / "workers/simulator/systems/qwen3.5-35b-a3b-910c.yaml")
 
@@ -54,6 +67,12 @@ def plan(values: Mapping[str, KnobValue], about: Mapping[str, Any]) -> RolePlan:
     return render(SPACE, settled.candidate, about).roles["server"]
 
 
+def named_plan(values: Mapping[str, KnobValue], about: Mapping[str, Any]) -> RolePlan:
+    """The plan where the knobs of tier 3 are included."""
+    settled = NAMED.settle(NAMED.complete(dict(values)), about)
+    return render(NAMED, settled.candidate, about).roles["server"]
+
+
 def config_of(role: RolePlan) -> ServingConfig:
     libraries = [f"/lib/lib{name}.so" for name in role.preload]
     return configure(parse_flags(["serve", "x", *role.argv]), role.env, libraries, SYSTEM)
@@ -71,16 +90,29 @@ def values_of(knob: Knob) -> st.SearchStrategy[KnobValue]:
             found = st.integers(kind.low, kind.high)
         case FloatKind():
             found = st.floats(kind.low, kind.high)
+        case ListKind():
+            found = st.just(kind.items[: kind.max_length])
     return st.none() | found if knob.unset or knob.when else found
 
 
 candidates = st.fixed_dictionaries({knob.name: values_of(knob) for knob in SPACE.knobs})
 
 
-@pytest.mark.parametrize("name", ["baseline", *(recipe.name for recipe in SPACE.recipes)])
+STARTING = [recipe.name for recipe in NAMED.recipes if recipe.name.startswith("report-a")]
+
+
+def test_a_buffer_from_a_larger_chip_does_not_fit() -> None:
+    values = next(recipe.values for recipe in NAMED.recipes if recipe.name == "report-c-buffer")
+    role = named_plan(values, facts())
+    memory = MemoryModel(SYSTEM, config_of(role))
+    with pytest.raises(DeviceOutOfMemory):
+        start_engine(parse_flags(["serve", "x", *role.argv]), role.env, memory, ServerLog())
+
+
+@pytest.mark.parametrize("name", ["baseline", *STARTING])
 def test_baseline_and_recipes_start(name: str) -> None:
-    values = next((recipe.values for recipe in SPACE.recipes if recipe.name == name), {})
-    role = plan(values, facts())
+    values = next((recipe.values for recipe in NAMED.recipes if recipe.name == name), {})
+    role = named_plan(values, facts())
     config = config_of(role)
     assert config.tensor_parallel == 2
     flags = parse_flags(["serve", "x", *role.argv])
@@ -121,12 +153,15 @@ def test_rules_warn_with_their_reason() -> None:
     values: dict[str, KnobValue] = {"hccl_buffsize_mb": 2048, "cpu_binding": True, "cpu_affinity_conf": 2}
     warnings = SPACE.settle(SPACE.complete({**values, "max_num_seqs": 8}), facts((1, 16))).warnings
     names = [warning.split(":")[0] for warning in warnings]
-    assert names == ["seats-for-every-stream", "one-binding-of-cores", "memory-outside-the-engine"]
+    assert sorted(names) == ["memory-outside-the-engine", "one-binding-of-cores", "seats-for-every-stream"]
 
 
 def test_a_context_that_the_model_lacks_is_refused() -> None:
     with pytest.raises(InvalidCandidate):
-        SPACE.settle(SPACE.complete({}), facts(max_model_len=300_000))
+        SPACE.settle(SPACE.complete({}), {**facts(max_model_len=300_000), "model_facts": {"context": 262_144}})
+    role = plan({}, facts(max_model_len=300_000))  # not told, the space leaves it to the engine
+    with pytest.raises(ConfigRejected, match="max_model_len"):
+        config_of(role)
 
 
 def test_the_models_own_context_holds_where_the_study_names_none() -> None:
@@ -140,28 +175,49 @@ def test_the_models_own_context_holds_where_the_study_names_none() -> None:
         {"hccl_buffsize_mb": 4096},
         {"flashcomm": True},
         {"matmul_allreduce": True},
-        {"task_queue": 2},
         {"mtp_draft_length": 8, "max_num_seqs": 256},
     ],
     ids=str,
 )
 def test_crashes_stay_searchable(values: dict[str, KnobValue]) -> None:
-    role = plan(values, facts())
+    role = named_plan(values, {**facts(), "model_facts": {"experts": 0}})
     memory = MemoryModel(SYSTEM, config_of(role))
     with pytest.raises(EngineFailed):
         start_engine(parse_flags(["serve", "x", *role.argv]), role.env, memory, ServerLog())
 
 
+@pytest.mark.parametrize(
+    ("values", "flags"),
+    [
+        ({"task_queue": 2}, []),
+        ({"max_num_seqs": 512, "max_num_batched_tokens": 256}, ["--max-num-seqs", "512"]),
+        ({"chunked_prefill": False, "max_num_batched_tokens": 1024}, ["--no-enable-chunked-prefill"]),
+        ({"enable_sp": True, "mtp_draft_length": 2}, []),
+    ],
+    ids=str,
+)
+def test_what_a_rule_refuses_the_engine_refuses(values: dict[str, KnobValue], flags: list[str]) -> None:
+    with pytest.raises(InvalidCandidate):
+        plan(values, facts())
+    lax = SPACE.model_copy(update={"rules": ()})
+    role = render(lax, lax.settle(lax.complete(values), facts()).candidate, facts()).roles["server"]
+    assert set(flags) <= set(role.argv)
+    with pytest.raises((ConfigRejected, EngineFailed)):
+        start_engine(
+            parse_flags(["serve", "x", *role.argv]), role.env, MemoryModel(SYSTEM, config_of(role)), ServerLog()
+        )
+
+
 def test_nothing_lands_in_a_denied_variable() -> None:
-    landings = [knob.lands for knob in SPACE.knobs] + [setting.lands for setting in SPACE.derived]
+    landings = [knob.lands for knob in WHOLE.knobs] + [setting.lands for setting in WHOLE.derived]
     names = [lands.name for lands in landings if isinstance(lands, EnvVar | EnvFragment)]
     assert len(names) > 10
     assert not any(map(is_denied_env, names))
 
 
 def test_every_knob_rule_and_recipe_says_where_it_comes_from() -> None:
-    sources = [knob.source for knob in SPACE.knobs] + [rule.source for rule in SPACE.rules]
-    assert all(sources + [recipe.source for recipe in SPACE.recipes])
+    sources = [knob.source for knob in WHOLE.knobs] + [rule.source for rule in WHOLE.rules]
+    assert all(sources + [recipe.source for recipe in WHOLE.recipes])
 
 
 @settings(max_examples=150, deadline=None)
@@ -183,13 +239,22 @@ def test_every_settled_candidate_is_a_valid_command_line(
         flags = parse_flags(["serve", "x", *role.argv])
     except SystemExit as error:
         raise AssertionError(f"refused with status {error.code}: {role.argv}") from error
-    rows = 1 + (role.argv.count("--speculative-config") and int(str(values["mtp_draft_length"])))
-    if values["cudagraph_mode"] != "NONE" and min(concurrency) * rows > 2048:  # more than a step may hold
+    if values["cudagraph_mode"] != "NONE" and _smallest_step(role) > flags.max_num_batched_tokens:
         with pytest.raises(ConfigRejected, match="No valid cudagraph sizes"):
             configure(flags, role.env, [], SYSTEM)
         return
     config = configure(flags, role.env, [], SYSTEM)
     assert config.hccl_buffsize_mb == (values["hccl_buffsize_mb"] if ranks > 1 else None)
+
+
+def _smallest_step(role: RolePlan) -> int:
+    """The smallest captured step in tokens; more than a step may hold is refused."""
+    sizes = json.loads(role.argv[role.argv.index("--compilation-config") + 1])["cudagraph_capture_sizes"]
+    rows = 1
+    if "--speculative-config" in role.argv:
+        content = json.loads(role.argv[role.argv.index("--speculative-config") + 1])
+        rows += content["num_speculative_tokens"]
+    return min(-(-int(size) // rows) * rows for size in sizes)
 
 
 def test_the_template_names_files_that_exist() -> None:

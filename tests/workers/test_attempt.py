@@ -238,11 +238,12 @@ def test_secrets_reach_the_server_and_nothing_that_is_kept(tmp_path: Path) -> No
         assert not file.is_file() or secret not in file.read_text(errors="replace"), file
 
 
-def test_a_setting_that_the_server_ignored_costs_trust(tmp_path: Path) -> None:
-    outcome = run(tmp_path, job("--say", "WARNING Truncating max_cudagraph_capture_size to 96", "--token-ms", "2"))
+def test_a_setting_that_the_server_corrected_costs_trust(tmp_path: Path) -> None:
+    said = job("--say", "WARNING Truncating max_cudagraph_capture_size to 96", "--token-ms", "2")
+    outcome = run(tmp_path, said, template(engine="vllm-test"))
     assert outcome.measurement is not None
     assert outcome.measurement.trust is Trust.WARN
-    assert any("capture_size to 96" in reason for reason in outcome.measurement.trust_reasons)
+    assert any("max_cudagraph_capture_size = 96" in reason for reason in outcome.measurement.trust_reasons)
 
 
 class BrokenTemplates(OneTemplate):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.domain.failure import FailureClass, Phase
-from workers.failures.classify import LONGEST_DECISIVE, classify, describe_exit, ignored_settings
+from workers.failures.classify import LONGEST_DECISIVE, classify, describe_exit
 from workers.failures.signatures import Signature, catalogue
 
 LOGS = Path(__file__).with_name("logs")
@@ -62,7 +62,6 @@ def test_any_text_in_any_phase_has_a_class_and_always_the_same(
     assert isinstance(finding.failure_class, FailureClass)
     assert len(finding.line or "") <= LONGEST_DECISIVE
     assert classify(phase, exit_code, text, engine) == finding
-    ignored_settings(text)
 
 
 @settings(max_examples=60, deadline=None)
@@ -129,12 +128,6 @@ def test_exit_code_2_needs_the_words_of_an_argument_parser() -> None:
 def test_another_engines_words_are_not_looked_for() -> None:
     text = "RuntimeError: Failed to init server, please check the input params."
     assert classify(Phase.READY, 1, text, "vllm-ascend").failure_class is FailureClass.CRASH
-
-
-def test_settings_that_were_not_applied_are_found_on_healthy_servers() -> None:
-    samples = [entry.sample for entry in catalogue().not_applied]
-    assert ignored_settings("\n".join(["INFO fine", *samples, *samples])) == tuple(samples)
-    assert ignored_settings("Unknown vLLM environment variable detected: VLLM_ASCEND_ENABLE_NZ") == ()
 
 
 def test_a_very_long_line_is_read_from_its_beginning() -> None:

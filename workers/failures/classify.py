@@ -86,12 +86,6 @@ def classify(phase: Phase, exit_code: int | None, log_text: str, engine: str) ->
     return Finding(FailureClass.CRASH, error or (f"the server was ended by {number.name}" if number else None))
 
 
-def ignored_settings(log_text: str) -> tuple[str, ...]:
-    """Lines of a running server that say that a setting was not applied, oldest first, each once."""
-    lines = [line for line in _lines(log_text) if any(entry.search(line) for entry in catalogue().not_applied)]
-    return tuple(dict.fromkeys(_cut(line) for line in lines))
-
-
 def describe_exit(exit_code: int) -> str:
     """`exit code 1` or `SIGKILL`."""
     number = _signal(exit_code)

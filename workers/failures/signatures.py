@@ -53,21 +53,10 @@ class Signature(Value):
             return False
 
 
-class NotApplied(Value):
-    """A line that says that the server runs with another setting than asked."""
-
-    regex: str
-    sample: str
-
-    def search(self, text: str) -> re.Match[str] | None:
-        return _compiled(self.regex).search(text)
-
-
 class Catalogue(Value):
     """Every signature, in the order in which they decide."""
 
     signatures: tuple[Signature, ...]
-    not_applied: tuple[NotApplied, ...]
 
 
 @lru_cache(maxsize=512)

@@ -55,6 +55,13 @@ def parse_allocator(text: str) -> Allocator:
     )
 
 
+def completed_allocator(text: str) -> str | None:
+    """What the platform sets the variable to; None where it leaves it as it is."""
+    if any(key in text for key in ("expandable_segments", *_NOT_EXPANDABLE)):
+        return None
+    return f"{text},expandable_segments:True".lstrip(",")
+
+
 def _pair(part: str) -> tuple[str, str]:
     key, colon, value = part.partition(":")
     if not colon:

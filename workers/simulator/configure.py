@@ -14,7 +14,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from workers.simulator.allocator_conf import parse_allocator
 from workers.simulator.faults import ConfigRejected, EngineFailed
 from workers.simulator.flags import Flags
-from workers.simulator.settings import GraphMode, ServingConfig, Speculation, effective_capture_sizes
+from workers.simulator.refusals import check_budget, check_sequence_parallel
+from workers.simulator.settings import (
+    Allocator,
+    GraphMode,
+    ServingConfig,
+    Speculation,
+    effective_capture_sizes,
+    largest_asked_size,
+)
 from workers.simulator.system import System
 
 ATTENTION_ROWS = 16  # the fused attention kernel takes at most so many rows (1 + drafts) a sequence
@@ -29,6 +37,11 @@ KNOWN_VLLM_ENV = frozenset(
         "VLLM_WORKER_MULTIPROC_METHOD",
     }
 )
+# Keys of `--additional-config` that have a variable as well: the only ones of which the platform says what it read.
+ANNOUNCED = {
+    "enable_flashcomm1": "VLLM_ASCEND_ENABLE_FLASHCOMM1",
+    "enable_matmul_allreduce": "VLLM_ASCEND_ENABLE_MATMUL_ALLREDUCE",
+}
 _Positive = Annotated[int, Field(ge=1)]
 M = TypeVar("M", bound=BaseModel)
 
@@ -45,6 +58,8 @@ class CompilationConfig(_Strict):
     max_cudagraph_capture_size: int | None = None
     mode: int | str | None = None
     level: int | None = None
+    cudagraph_num_of_warmups: int | None = None
+    compile_sizes: list[_Positive] | None = None
     pass_config: dict[str, Any] = Field(default_factory=dict)
     custom_ops: list[str] = Field(default_factory=list)
 
@@ -69,6 +84,13 @@ class SpeculativeConfig(_Strict):
     num_speculative_tokens: _Positive | None = None
     enforce_eager: bool | None = None
     disable_padded_drafter_batch: bool = False
+    draft_sample_method: str | None = None
+    rejection_sample_method: str | None = None
+    prompt_lookup_max: int | None = None
+    prompt_lookup_min: int | None = None
+    suffix_decoding_max_tree_depth: int | None = None
+    suffix_decoding_max_spec_factor: float | None = None
+    suffix_decoding_min_token_prob: float | None = None
     draft_tensor_parallel_size: int | None = None
 
 
@@ -112,6 +134,7 @@ class AdditionalConfig(BaseModel):
     pa_shape_list: list[int] = Field(default_factory=list)
     enable_cpu_binding: bool = False
     enable_flashcomm1: bool = False
+    enable_matmul_allreduce: bool = False
 
 
 def configure(flags: Flags, env: Mapping[str, str], libraries: Iterable[str], system: System) -> ServingConfig:
@@ -133,8 +156,12 @@ def configure(flags: Flags, env: Mapping[str, str], libraries: Iterable[str], sy
             f"1 validation error for ModelConfig\n  Value error, User-specified max_model_len ({max_model_len}) is "
             f"greater than the derived max_model_len (max_position_embeddings={system.cache.max_model_len})."
         )
+    check_budget(flags.enable_chunked_prefill, flags.max_num_batched_tokens, max_model_len)
     speculation = _speculation(flags.speculative_config, system)
+    if compilation.pass_config.get("enable_sp"):
+        check_sequence_parallel(flags.tensor_parallel_size, 1 + (speculation.draft_tokens if speculation else 0))
     mode = GraphMode.NONE if flags.enforce_eager else compilation.cudagraph_mode
+    capture_sizes = _capture_sizes(flags, compilation, mode, speculation)
     return ServingConfig(
         tensor_parallel=flags.tensor_parallel_size,
         max_num_seqs=flags.max_num_seqs,
@@ -142,13 +169,14 @@ def configure(flags: Flags, env: Mapping[str, str], libraries: Iterable[str], sy
         max_model_len=max_model_len,
         gpu_memory_utilization=flags.gpu_memory_utilization,
         graph_mode=mode,
-        capture_sizes=_capture_sizes(flags, compilation, mode, speculation),
+        capture_sizes=capture_sizes,
+        truncated_capture_size=_truncated(flags, compilation, capture_sizes, speculation),
         speculation=speculation,
         static_kernel_asked=additional.ascend_compilation_config.enable_static_kernel,
         weight_prefetch=additional.weight_prefetch_config.enabled,
         pa_shapes=tuple(additional.pa_shape_list),
         cpu_binding=additional.enable_cpu_binding,
-        allocator=parse_allocator(env.get("PYTORCH_NPU_ALLOC_CONF", "")),
+        allocator=_allocator(env, system),
         jemalloc=any("jemalloc" in path for path in libraries),
         hccl_op_expansion_mode=_expansion_mode(env),
         hccl_buffsize_mb=_integer(env, "HCCL_BUFFSIZE", 1, 2**20),
@@ -158,7 +186,7 @@ def configure(flags: Flags, env: Mapping[str, str], libraries: Iterable[str], sy
         cpu_affinity=_integer({"CPU_AFFINITY_CONF": env.get("CPU_AFFINITY_CONF", "0")[:1]}, "CPU_AFFINITY_CONF", 0, 2)
         or 0,
         flashcomm=_switch(env, "VLLM_ASCEND_ENABLE_FLASHCOMM1") or additional.enable_flashcomm1,
-        matmul_allreduce=_switch(env, "VLLM_ASCEND_ENABLE_MATMUL_ALLREDUCE"),
+        matmul_allreduce=_switch(env, "VLLM_ASCEND_ENABLE_MATMUL_ALLREDUCE") or additional.enable_matmul_allreduce,
         task_queue=_task_queue(env),
         batch_memcpy=_switch(env, "VLLM_ASCEND_ENABLE_BATCH_MEMCPY"),
     )
@@ -168,6 +196,33 @@ def env_warnings(env: Mapping[str, str]) -> list[str]:
     """vLLM warns of every `VLLM_` name that it does not know, the platform's own valid names included."""
     unknown = sorted(name for name in env if name.startswith("VLLM_") and name not in KNOWN_VLLM_ENV)
     return [f"Unknown vLLM environment variable detected: {name}" for name in unknown]
+
+
+def announcements(flags: Flags, env: Mapping[str, str]) -> list[str]:
+    """What the platform says of the settings that it read. Of a key that it does not know, it says nothing."""
+    found = []
+    for key, name in ANNOUNCED.items():
+        if key in flags.additional_config:
+            found.append(f"AscendConfig.{key} is set from additional_config with value {flags.additional_config[key]}.")
+        elif name in env:
+            found.append(f"AscendConfig.{key} falls back to environment variable {name} with value {env[name]}.")
+    return found
+
+
+def _allocator(env: Mapping[str, str], system: System) -> Allocator:
+    asked = parse_allocator(env.get("PYTORCH_NPU_ALLOC_CONF", ""))
+    if not asked.page_size_1g or system.stack.large_pages:
+        return asked
+    return asked.model_copy(update={"page_size_1g": False, "large_pages_refused": True})
+
+
+def _truncated(
+    flags: Flags, compilation: CompilationConfig, sizes: tuple[int, ...], speculation: Speculation | None
+) -> int | None:
+    listed = compilation.cudagraph_capture_sizes
+    drafts = speculation.draft_tokens if speculation else 0
+    asked = largest_asked_size(None if listed is None else tuple(listed), flags.max_num_seqs, drafts)
+    return sizes[-1] if sizes and sizes[-1] < asked else None
 
 
 def _checked(model: type[M], content: Mapping[str, Any]) -> M:

@@ -14,6 +14,37 @@ from typing import Any
 from autotune.domain.value import Value
 
 _NO_EFFECT = "accepted, without effect on the simulation"
+_LONGEST = 262_144  # context of the served model
+_INERT_SWITCHES = (
+    "--enable-prefix-caching",
+    "--async-scheduling",
+    "--enable-expert-parallel",
+    "--disable-hybrid-kv-cache-manager",
+    "--cudagraph-metrics",
+    "--fail-on-environ-validation",
+)
+_INERT_NUMBERS = (
+    "--seed",
+    "--block-size",
+    "--api-server-count",
+    "--data-parallel-size",
+    "--data-parallel-size-local",
+    "--pipeline-parallel-size",
+    "--decode-context-parallel-size",
+    "--prefill-context-parallel-size",
+    "--kv-cache-memory-bytes",
+    "--max-num-partial-prefills",
+    "--long-prefill-token-threshold",
+    "--stream-interval",
+)
+_INERT_CHOICES = {
+    "--distributed-executor-backend": ("mp", "ray", "uni", "external_launcher"),
+    "--safetensors-load-strategy": ("lazy", "eager", "prefetch"),
+    "--performance-mode": ("balanced", "interactivity", "throughput"),
+    "--mamba-cache-mode": ("none", "align", "all"),
+    "--mm-processor-cache-type": ("lru", "shm"),
+    "--scheduling-policy": ("fcfs", "priority"),
+}
 
 
 class Flags(Value):
@@ -26,6 +57,7 @@ class Flags(Value):
     tensor_parallel_size: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    enable_chunked_prefill: bool | None
     max_model_len: int | None
     gpu_memory_utilization: float
     enforce_eager: bool
@@ -37,8 +69,15 @@ class Flags(Value):
 def parse_flags(argv: Sequence[str]) -> Flags:
     """Parse the words after the program name. Raises SystemExit(2) after argparse printed the reason."""
     parsed = vars(_parser().parse_args([_dashed(word) for word in argv]))
+    if parsed["max_num_batched_tokens"] is None:
+        parsed["max_num_batched_tokens"] = _default_budget(parsed["enable_chunked_prefill"], parsed["max_model_len"])
     names = set(Flags.model_fields)
     return Flags.model_validate({name: value for name, value in parsed.items() if name in names})
+
+
+def _default_budget(chunked_prefill: bool | None, max_model_len: int | None) -> int:
+    """Tokens a step where nothing is said: without chunked prefill a whole prompt must fit."""
+    return max(2048, max_model_len or _LONGEST) if chunked_prefill is False else 2048
 
 
 def _dashed(word: str) -> str:
@@ -69,20 +108,30 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--served-model-name", default=None)
     serve.add_argument("--tensor-parallel-size", "-tp", "--tp", type=int, default=1)
     serve.add_argument("--max-num-seqs", type=int, default=256)
-    serve.add_argument("--max-num-batched-tokens", type=int, default=2048)
+    serve.add_argument("--max-num-batched-tokens", type=int, default=None)
     serve.add_argument("--max-model-len", type=int, default=None)
     serve.add_argument("--gpu-memory-utilization", type=float, default=0.92)
     serve.add_argument("--enforce-eager", action="store_true")
     serve.add_argument("--compilation-config", "-cc", type=_json_object, default={})
     serve.add_argument("--speculative-config", type=_json_object, default=None)
     serve.add_argument("--additional-config", type=_json_object, default={})
+    _add_inert(serve)
+    return parser
+
+
+def _add_inert(serve: argparse.ArgumentParser) -> None:
+    """The real server's flags that change nothing here: only their form is checked."""
     for flag in ("--trust-remote-code", "--disable-log-stats", "--disable-log-requests"):
         serve.add_argument(flag, action="store_true", help=_NO_EFFECT)
-    for flag in ("--enable-prefix-caching", "--enable-chunked-prefill", "--async-scheduling"):
+    for flag in (*_INERT_SWITCHES, "--enable-chunked-prefill"):
         serve.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=_NO_EFFECT)
-    serve.add_argument("--enable-expert-parallel", action="store_true", help=_NO_EFFECT)
-    for flag in ("--seed", "--block-size", "--api-server-count"):
+    for flag in _INERT_NUMBERS:
         serve.add_argument(flag, type=int, default=None, help=_NO_EFFECT)
-    for flag in ("--dtype", "--distributed-executor-backend", "--safetensors-load-strategy", "--uvicorn-log-level"):
+    for flag in ("--cpu-offload-gb", "--mm-processor-cache-gb"):
+        serve.add_argument(flag, type=float, default=None, help=_NO_EFFECT)
+    for flag in ("--hf-overrides", "--kv-transfer-config", "--model-loader-extra-config"):
+        serve.add_argument(flag, type=_json_object, default=None, help=_NO_EFFECT)
+    for flag, words in _INERT_CHOICES.items():
+        serve.add_argument(flag, choices=words, default=None, help=_NO_EFFECT)
+    for flag in ("--dtype", "--uvicorn-log-level", "--quantization", "--kv-cache-dtype", "--mamba-ssm-cache-dtype"):
         serve.add_argument(flag, default=None, help=_NO_EFFECT)
-    return parser

@@ -18,6 +18,10 @@ class ServerLog:
     def warn(self, message: str, source: str, process: str = "EngineCore") -> None:
         self._line(process, "WARNING", message, source)
 
+    def native(self, message: str) -> None:
+        """A line of a native library, which has its own form."""
+        self._write(f"[W{datetime.now(UTC):%m%d %H:%M:%S}.000000 compiler_depend.ts:164] {message}")
+
     def rejected(self, message: str) -> None:
         """A configuration that the front end refuses, as a traceback without a wrapper."""
         text = message if message.startswith(("1 validation", "2 validation")) else f"ValueError: {message}"

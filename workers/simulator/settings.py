@@ -19,6 +19,11 @@ class GraphMode(StrEnum):
     FULL_AND_PIECEWISE = "FULL_AND_PIECEWISE"
 
     @property
+    def number(self) -> str:
+        """As the engine prints it behind the name."""
+        return {"NONE": "0", "PIECEWISE": "1", "FULL": "2", "FULL_DECODE_ONLY": "(2, 0)"}.get(self.value, "(2, 1)")
+
+    @property
     def whole_decode(self) -> bool:
         """Whether a decode step is one graph."""
         return self not in {GraphMode.NONE, GraphMode.PIECEWISE}
@@ -30,10 +35,14 @@ class GraphMode(StrEnum):
 
 
 class Allocator(Value):
-    """`PYTORCH_NPU_ALLOC_CONF` after the platform's own additions."""
+    """`PYTORCH_NPU_ALLOC_CONF` after the platform's own additions.
+
+    `large_pages_refused`: pages of 1 GB were asked for, and the host gives none.
+    """
 
     expandable_segments: bool = True
     page_size_1g: bool = False
+    large_pages_refused: bool = False
     base_addr_aligned_kb: int = 16
     roundup_power2_divisions: int | None = None
     pinned_use_background_threads: bool = False
@@ -50,7 +59,8 @@ class Speculation(Value):
 class ServingConfig(Value):
     """Everything that the cost model, the memory model and the faults look at.
 
-    `capture_sizes` are tokens a step, ascending, empty without graphs. None stands for the engine's default.
+    `capture_sizes` are tokens a step, ascending, empty without graphs; `truncated_capture_size` is the largest of
+    them where more was asked for. None stands for the engine's default.
     """
 
     tensor_parallel: int = 1
@@ -60,6 +70,7 @@ class ServingConfig(Value):
     gpu_memory_utilization: float = 0.92
     graph_mode: GraphMode = GraphMode.FULL_AND_PIECEWISE
     capture_sizes: tuple[int, ...] = ()
+    truncated_capture_size: int | None = None
     speculation: Speculation | None = None
     static_kernel_asked: bool = False
     weight_prefetch: bool = False
@@ -104,6 +115,11 @@ def default_capture_sizes(max_num_seqs: int, draft_tokens: int) -> tuple[int, ..
     """The platform's own grid: 1, 2, 4 and multiples of 8 up to the ceiling."""
     ceiling = min(max_num_seqs * (1 + draft_tokens), CAPTURE_CEILING)
     return tuple(s for s in (1, 2, 4, *range(8, ceiling + 1, 8)) if s <= ceiling)
+
+
+def largest_asked_size(asked: tuple[int, ...] | None, max_num_seqs: int, draft_tokens: int) -> int:
+    """The largest graph that the command line asks for, in tokens."""
+    return min(max_num_seqs * (1 + draft_tokens), CAPTURE_CEILING) if asked is None else max(asked)
 
 
 def effective_capture_sizes(

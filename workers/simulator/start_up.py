@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from workers.simulator.configure import env_warnings
+from workers.simulator.allocator_conf import completed_allocator
+from workers.simulator.configure import announcements, env_warnings
 from workers.simulator.flags import Flags
 from workers.simulator.memory_model import MemoryModel
 from workers.simulator.server_log import ServerLog
@@ -29,6 +31,11 @@ def start_engine(flags: Flags, env: Mapping[str, str], memory: MemoryModel, log:
     _say_configuration(flags, env, config, system, log)
     check_device(memory)
     log.say("Starting to load model " + system.model + "...", "model_runner_v1.py:2518")
+    if config.allocator.large_pages_refused:
+        log.native(
+            "Warning: The application for 1G large-page physical memory failed. Using the HUGE_MEM memory page "
+            "allocation method may result in performance degradation."
+        )
     check_weights(memory)
     seconds = memory.weights * WEIGHTS_S_PER_GIB
     log.say(f"Loading weights took {seconds:.2f} seconds", "default_loader.py:384")
@@ -58,16 +65,14 @@ def _say_configuration(
     for text in env_warnings(env):
         log.warn(text, "envs.py:1890", "APIServer")
     log.say(f"vLLM API server version {stack.engine_version} (simulated {system.chip})", "utils.py:325", "APIServer")
-    if "PYTORCH_NPU_ALLOC_CONF" not in env:
-        log.say("Set PYTORCH_NPU_ALLOC_CONF=expandable_segments:True", "platform.py:171", "APIServer")
-    for key in sorted(flags.additional_config):
-        log.say(f"AscendConfig.{key} is set from additional_config", "ascend_config.py:58", "APIServer")
-    if config.static_kernel_asked and not config.static_kernel:
-        log.warn(
-            f"static kernels need FULL or FULL_DECODE_ONLY, not {config.graph_mode}: enable_static_kernel is False",
-            "platform.py:601",
-            "APIServer",
-        )
+    log.say(f"non-default args: {_given(flags)}", "utils.py:278", "APIServer")
+    for text in announcements(flags, env):
+        log.say(text, "ascend_config.py:284", "APIServer")
+    if (options := completed_allocator(env.get("PYTORCH_NPU_ALLOC_CONF", ""))) is not None:
+        log.say(f"Set PYTORCH_NPU_ALLOC_CONF={options}", "platform.py:759", "APIServer")
+    if config.truncated_capture_size is not None:
+        text = f"Truncating max_cudagraph_capture_size to {config.truncated_capture_size}"
+        log.warn(text, "vllm.py:1719", "APIServer")
     most = config.max_num_seqs * (1 + config.draft_tokens)
     if config.capture_sizes and config.capture_sizes[-1] < most:
         log.warn(
@@ -76,14 +81,27 @@ def _say_configuration(
             "vllm.py:1294",
             "APIServer",
         )
+    drafts = config.speculation
+    speculation = (
+        f"SpeculativeConfig(method='{drafts.method}', model='{system.model}', num_spec_tokens={drafts.draft_tokens})"
+        if drafts
+        else "None"
+    )
     log.say(
         f"Initializing a V1 LLM engine (v{stack.engine_version}) with config: model='{system.model}', "
-        f"speculative_config={flags.speculative_config}, max_seq_len={config.max_model_len}, "
-        f"tensor_parallel_size={config.tensor_parallel}, cudagraph_mode={config.graph_mode}, "
-        f"cudagraph_capture_sizes={list(config.capture_sizes)}, max_num_seqs={config.max_num_seqs}, "
-        f"max_num_batched_tokens={config.max_num_batched_tokens}",
+        f"speculative_config={speculation}, max_seq_len={config.max_model_len}, "
+        f"tensor_parallel_size={config.tensor_parallel}, pipeline_parallel_size=1, data_parallel_size=1, "
+        f"compilation_config={{'cudagraph_mode': <CUDAGraphMode.{config.graph_mode}: {config.graph_mode.number}>, "
+        f"'cudagraph_capture_sizes': {list(config.capture_sizes)}, "
+        f"'max_cudagraph_capture_size': {max(config.capture_sizes, default=0)}}}",
         "core.py:111",
     )
+
+
+def _given(flags: Flags) -> dict[str, Any]:
+    """The echo of the command line, unknown keys of JSON flags and all: no proof that anything is read."""
+    defaults = {name: field.default for name, field in Flags.model_fields.items()}
+    return {name: value for name, value in flags.model_dump().items() if value != defaults[name] and value}
 
 
 def _capture(memory: MemoryModel, log: ServerLog) -> None:
@@ -92,7 +110,10 @@ def _capture(memory: MemoryModel, log: ServerLog) -> None:
         log.say("Graphs are off: every step runs eagerly", "model_runner_v1.py:3102")
         return
     if config.static_kernel:
-        log.say("static shape kernel will be used to accelerate aclgraph execution", "acl_graph.py:96")
+        log.say(
+            "enable_static_kernel is enabled, static shape kernel will be used to accelerate aclgraph execution.",
+            "compiler_interface.py:96",
+        )
     count = len(config.capture_sizes)
     log.say(f"Capturing ACL graphs (decode, {config.graph_mode}): {count} sizes", "model_runner_v1.py:3102")
     check_capture(memory)

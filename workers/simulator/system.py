@@ -17,7 +17,10 @@ from autotune.domain.value import Value
 
 
 class Stack(Value):
-    """Software versions. `step_scale` multiplies the device part of every step, relative to the reference stack."""
+    """Software versions. `step_scale` multiplies the device part of every step, relative to the reference stack.
+
+    Without `large_pages` the driver has no pages of 1 GB to give, as before its release 25.0.
+    """
 
     engine: str
     engine_version: str
@@ -25,6 +28,7 @@ class Stack(Value):
     torch_npu_version: str
     step_scale: float = Field(gt=0, le=2)
     pin_memory_expandable_with_graphs: bool = True
+    large_pages: bool = True
 
 
 class Memory(Value):
