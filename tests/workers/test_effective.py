@@ -268,3 +268,12 @@ def test_any_text_and_any_answer_give_a_configuration(
 @given(st.lists(st.text(max_size=12) | st.sampled_from(["--a", "--b=1", "{", '{"a":1e999}', "-1", "-"]), max_size=6))
 def test_any_plan_is_read(argv: list[str]) -> None:
     asked_settings(plan(*argv, env={"PYTORCH_NPU_ALLOC_CONF": ",".join(argv)}))
+
+
+def test_a_constant_that_no_process_has_set_is_a_setting_that_was_not_read() -> None:
+    asked = plan(constants={"vllm_ascend.ops.prefetch:THRESHOLD": 1})
+    name = "constant vllm_ascend.ops.prefetch:THRESHOLD"
+    assert effective("vllm-ascend", asked, VLLM).ignored == (Ignored(setting=name),)
+    proof = "autotune: set vllm_ascend.ops.prefetch:THRESHOLD from 96 to 1"
+    assert effective("vllm-ascend", asked, f"{VLLM}\n{proof}").ignored == ()
+    assert effective("vllm-ascend", asked, VLLM, whole=False).ignored == ()

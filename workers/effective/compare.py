@@ -8,6 +8,7 @@ from typing import Any
 
 from autotune.domain.effective import Corrected, EffectiveConfig, Ignored
 from autotune.domain.launch_plan import RolePlan
+from workers.constants.hook import unproven
 from workers.effective import llama_cpp, sglang, vllm
 from workers.effective.asked import asked_settings, same, scalar
 from workers.effective.reading import Reading, log_lines, preload_ignored
@@ -51,6 +52,9 @@ def effective(
     if judged:
         for setting in missing:
             ignored.setdefault(setting, Ignored(setting=setting))
+    if whole:  # the hook's own line, in whatever form the engine speaks
+        for target in unproven(plan.constants, log_text):
+            ignored.setdefault(f"constant {target}", Ignored(setting=f"constant {target}"))
     return EffectiveConfig(
         applied={setting: fact.value for setting, fact in reading.facts.items()},
         ignored=tuple(ignored.values()),
