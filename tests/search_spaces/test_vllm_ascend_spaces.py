@@ -199,6 +199,8 @@ BREAKS: dict[str, tuple[dict[str, KnobValue], dict[str, Any]]] = {
         known(MOE),
     ),
     "one-binding-of-cores": ({"cpu_affinity_conf": 2}, known()),
+    "ranks-as-deployed": ({"tensor_parallel": 2}, known()),
+    "drafts-of-the-model-itself": ({"mtp_draft_length": 2, "speculation_method": "mtp"}, known()),
 }
 
 
