@@ -6,19 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.domain.export import setting_in_words
-from autotune.domain.knobs import (
-    SERVER,
-    Constant,
-    EnvFragment,
-    EnvVar,
-    Flag,
-    JsonPath,
-    Knob,
-    Landing,
-    Preload,
-    StackChoice,
-    Switch,
-)
+from autotune.domain.knobs import SERVER, EnvFragment, Knob, Landing, Preload, StackChoice, Switch
+from autotune.domain.launch_plan import place_of
 from autotune.domain.space import SearchSpace
 from autotune.domain.stack import PARTS, Needs, StackVersions
 
@@ -26,22 +15,15 @@ from autotune.domain.stack import PARTS, Needs, StackVersions
 def place_in_words(lands: Landing) -> str:
     """`env HCCL_BUFFSIZE`, `--additional-config a.b`, `--graphs / --no-graphs`."""
     match lands:
-        case EnvVar():
-            return f"env {lands.name}"
         case EnvFragment():
             return f"env {lands.name}, its part {lands.key}"
         case Preload():
             return "env LD_PRELOAD"
-        case Flag():
-            return lands.flag
         case Switch():
             return " / ".join(filter(None, (lands.on, lands.off)))
-        case JsonPath():
-            return f"{lands.flag} {lands.path}"
-        case Constant():
-            return f"constant {lands.target}"
         case StackChoice():
             return "the template's stack"
+    return place_of(lands)  # its name in a launch plan is what people call it
 
 
 def knob_place(knob: Knob) -> str:
