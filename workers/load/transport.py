@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import struct
-import sys
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,14 +17,10 @@ from typing import Any
 import httpx
 
 from workers.load.framing import FramingError, ResponseFraming
+from workers.load.kernel_stamps import CONTROL_BYTES, ask_for_stamps, keep_stamps_on, kernel_time_ns
 from workers.load.recording import End, Read, Recording, realtime_offset_ns
 
-# Linux, include/uapi/asm-generic/socket.h: both the option and the type of the control message, on x86-64
-# and arm64. Python's socket module has no name for it.
-SO_TIMESTAMPNS = 35
 READ_BYTES = 256 * 1024
-_TIMESPEC = struct.Struct("@ll")
-_CONTROL_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 
 Origin = tuple[str, int]
 _Address = tuple[int, tuple[Any, ...]]  # family, and what a socket of it connects to
@@ -48,6 +42,7 @@ class RecordingTransport(httpx.AsyncBaseTransport):
     """
 
     def __init__(self) -> None:
+        keep_stamps_on()
         self._idle: dict[Origin, list[_Connection]] = {}
         self._buffer = bytearray(READ_BYTES)  # one for all connections: each read is copied out at once
         self._addresses: dict[Origin, list[_Address]] = {}
@@ -223,7 +218,7 @@ class _Connection:
     def _read(self) -> bool:
         """One read; whether there may be more."""
         try:
-            size, control, _, _ = self._sock.recvmsg_into([self._buffer], _CONTROL_BYTES)
+            size, control, _, _ = self._sock.recvmsg_into([self._buffer], CONTROL_BYTES)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
@@ -238,7 +233,7 @@ class _Connection:
             self._at_end_of_input(self._framing)
             return False
         data = bytes(memoryview(self._buffer)[:size])
-        self._recording.reads.append(Read(_kernel_time(control), now, data))
+        self._recording.reads.append(Read(kernel_time_ns(control), now, data))
         try:
             self._framing.feed(data)
         except FramingError as error:
@@ -288,17 +283,7 @@ class _Body(httpx.AsyncByteStream):
 def _set_up(sock: socket.socket) -> None:
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # a sandboxed kernel without it: reads carry no kernel time then
-            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-
-
-def _kernel_time(control: list[tuple[int, int, bytes]]) -> int | None:
-    for level, kind, data in control:
-        if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(data) >= _TIMESPEC.size:
-            seconds, nanoseconds = _TIMESPEC.unpack_from(data)
-            return int(seconds) * 1_000_000_000 + int(nanoseconds)
-    return None
+    ask_for_stamps(sock)
 
 
 def _origin(url: httpx.URL) -> Origin:
