@@ -32,13 +32,14 @@ from autotune.domain.stack import StackVersions
 from autotune.domain.workload import LoadLevel, Workload
 from autotune.errors import InvalidCandidate
 from search_spaces.catalog import SpaceCatalog
-from workers.simulator.configure import configure
 from workers.simulator.faults import ConfigRejected, EngineFailed
-from workers.simulator.flags import parse_flags
-from workers.simulator.memory_model import MemoryModel
-from workers.simulator.server_log import ServerLog
-from workers.simulator.start_up import start_engine
-from workers.simulator.system import load_system
+from workers.simulator.model.memory_model import MemoryModel
+from workers.simulator.model.system import load_system
+from workers.simulator.start.start_up import start_engine
+from workers.simulator.vllm.configure import configure
+from workers.simulator.vllm.flags import parse_flags
+from workers.simulator.vllm.narration import VllmNarrator
+from workers.simulator.vllm.server_log import ServerLog
 
 OUT = Path("out/bench/space.json")
 ROOT = Path(__file__).parents[2]
@@ -79,7 +80,7 @@ def fate(role: RolePlan) -> str:
     try:
         flags = parse_flags(["serve", "x", *role.argv])
         config = configure(flags, role.env, [f"/lib/lib{name}.so" for name in role.preload], SYSTEM)
-        start_engine(flags, role.env, MemoryModel(SYSTEM, config), ServerLog())
+        start_engine(MemoryModel(SYSTEM, config), VllmNarrator(flags, role.env, ServerLog(sys.stderr)))
     except SystemExit:
         return "argument refused"
     except ConfigRejected:

@@ -13,10 +13,10 @@ from autotune.domain.knobs import KnobValue
 from autotune.domain.launch_plan import render
 from autotune.domain.workload import LoadLevel, Workload
 from search_spaces.catalog import SpaceCatalog
-from workers.simulator.configure import configure
-from workers.simulator.cost_model import CostModel
-from workers.simulator.flags import parse_flags
-from workers.simulator.system import System, load_system
+from workers.simulator.model.cost_model import CostModel
+from workers.simulator.model.system import System, load_system
+from workers.simulator.vllm.configure import configure
+from workers.simulator.vllm.flags import parse_flags
 
 ROOT = Path(__file__).parents[2]
 SYSTEMS = ROOT / "workers/simulator/systems"

@@ -10,13 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.simulator.allocator_conf import parse_allocator
-from workers.simulator.batching import Batcher, Sequence
-from workers.simulator.cost_model import CostModel, allocator_gain
 from workers.simulator.faults import DeviceOutOfMemory, EngineFailed
-from workers.simulator.memory_model import MemoryModel
-from workers.simulator.noise import Noise
-from workers.simulator.settings import (
+from workers.simulator.model.cost_model import CostModel, allocator_gain
+from workers.simulator.model.memory_model import MemoryModel
+from workers.simulator.model.settings import (
     Allocator,
     GraphMode,
     ServingConfig,
@@ -24,8 +21,11 @@ from workers.simulator.settings import (
     default_capture_sizes,
     effective_capture_sizes,
 )
-from workers.simulator.start_checks import check_capture, check_kv_cache, check_load
-from workers.simulator.system import load_system
+from workers.simulator.model.system import load_system
+from workers.simulator.serving.batching import Batcher, Sequence
+from workers.simulator.serving.noise import Noise
+from workers.simulator.start.start_checks import check_capture, check_kv_cache, check_load
+from workers.simulator.vllm.allocator_conf import parse_allocator
 
 SYSTEM = load_system(Path(__file__).parents[2] / "workers/simulator/systems/qwen3.5-35b-a3b-910c.yaml")
 PAGES = Allocator(page_size_1g=True, pinned_use_background_threads=True, pin_memory_expandable_segments=True)

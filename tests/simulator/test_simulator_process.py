@@ -19,11 +19,11 @@ import httpx
 import pytest
 
 from workers.host_templates import HostTemplates, library_path
-from workers.simulator.configure import configure
-from workers.simulator.cost_model import CostModel
-from workers.simulator.flags import parse_flags
-from workers.simulator.noise import Noise
-from workers.simulator.system import load_system
+from workers.simulator.model.cost_model import CostModel
+from workers.simulator.model.system import load_system
+from workers.simulator.serving.noise import Noise
+from workers.simulator.vllm.configure import configure
+from workers.simulator.vllm.flags import parse_flags
 
 SYSTEM = Path(__file__).parents[2] / "workers/simulator/systems/qwen3.5-35b-a3b-910c.yaml"
 SEED = {"AUTOTUNE_SIM_SEED": "11"}
@@ -282,7 +282,7 @@ def test_running_out_of_memory_under_load_ends_the_process(tmp_path: Path) -> No
 
 def test_a_preloaded_jemalloc_counts_only_when_it_is_there(tmp_path: Path) -> None:
     library = library_path(HostTemplates().template("simulated-910c"), "jemalloc")
-    probe = "from workers.simulator.server import loaded_libraries as f; print(any('jemalloc' in p for p in f()))"
+    probe = "from workers.simulator.http.server import loaded_libraries as f; print(any('jemalloc' in p for p in f()))"
     for path, there in [(library, "True"), (tmp_path / "libjemalloc.so", "False")]:
         done = subprocess.run(
             [sys.executable, "-c", probe],

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from tests.simulator.test_simulator_faults import BASE, SYSTEM
-from workers.simulator.allocator_conf import completed_allocator
-from workers.simulator.configure import announcements, configure
-from workers.simulator.flags import parse_flags
-from workers.simulator.memory_model import MemoryModel
-from workers.simulator.server_log import ServerLog
-from workers.simulator.settings import ServingConfig
-from workers.simulator.start_up import start_engine
-from workers.simulator.system import System, load_system
+from workers.simulator.model.memory_model import MemoryModel
+from workers.simulator.model.settings import ServingConfig
+from workers.simulator.model.system import System, load_system
+from workers.simulator.start.start_up import start_engine
+from workers.simulator.vllm.allocator_conf import completed_allocator
+from workers.simulator.vllm.configure import announcements, configure
+from workers.simulator.vllm.flags import parse_flags
+from workers.simulator.vllm.narration import VllmNarrator
+from workers.simulator.vllm.server_log import ServerLog
 
 STATIC = {"ascend_compilation_config": {"enable_static_kernel": True}}
 PROOF = "static shape kernel will be used to accelerate aclgraph execution"
@@ -37,7 +39,7 @@ def start(
     system = system or load_system(SYSTEM)
     parsed = parse_flags(["serve", str(SYSTEM), *BASE, *flags])
     config = configure(parsed, env or {}, set(), system)
-    start_engine(parsed, env or {}, MemoryModel(system, config), ServerLog())
+    start_engine(MemoryModel(system, config), VllmNarrator(parsed, env or {}, ServerLog(sys.stderr)))
     return config, capsys.readouterr().err
 
 

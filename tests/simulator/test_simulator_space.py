@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,14 +32,15 @@ from autotune.domain.template import LaunchTemplate, is_denied_env
 from autotune.domain.workload import LoadLevel, Workload
 from autotune.errors import InvalidCandidate
 from search_spaces.catalog import SpaceCatalog
-from workers.simulator.configure import configure
 from workers.simulator.faults import ConfigRejected, DeviceOutOfMemory, EngineFailed
-from workers.simulator.flags import parse_flags
-from workers.simulator.memory_model import MemoryModel
-from workers.simulator.server_log import ServerLog
-from workers.simulator.settings import ServingConfig
-from workers.simulator.start_up import start_engine
-from workers.simulator.system import load_system
+from workers.simulator.model.memory_model import MemoryModel
+from workers.simulator.model.settings import ServingConfig
+from workers.simulator.model.system import load_system
+from workers.simulator.start.start_up import start_engine
+from workers.simulator.vllm.configure import configure
+from workers.simulator.vllm.flags import parse_flags
+from workers.simulator.vllm.narration import VllmNarrator
+from workers.simulator.vllm.server_log import ServerLog
 
 ROOT = Path(__file__).parents[2]
 WHOLE = SpaceCatalog().space("vllm-ascend-910c")
@@ -106,7 +108,7 @@ def test_a_buffer_from_a_larger_chip_does_not_fit() -> None:
     role = named_plan(values, facts())
     memory = MemoryModel(SYSTEM, config_of(role))
     with pytest.raises(DeviceOutOfMemory):
-        start_engine(parse_flags(["serve", "x", *role.argv]), role.env, memory, ServerLog())
+        start_engine(memory, VllmNarrator(parse_flags(["serve", "x", *role.argv]), role.env, ServerLog(sys.stderr)))
 
 
 @pytest.mark.parametrize("name", ["baseline", *STARTING])
@@ -117,7 +119,7 @@ def test_baseline_and_recipes_start(name: str) -> None:
     assert config.tensor_parallel == 2
     flags = parse_flags(["serve", "x", *role.argv])
     memory = MemoryModel(SYSTEM, config)
-    start_engine(flags, role.env, memory, ServerLog())
+    start_engine(memory, VllmNarrator(flags, role.env, ServerLog(sys.stderr)))
     assert memory.fits_load(8)
 
 
@@ -183,7 +185,7 @@ def test_crashes_stay_searchable(values: dict[str, KnobValue]) -> None:
     role = named_plan(values, {**facts(), "model_facts": {"experts": 0}})
     memory = MemoryModel(SYSTEM, config_of(role))
     with pytest.raises(EngineFailed):
-        start_engine(parse_flags(["serve", "x", *role.argv]), role.env, memory, ServerLog())
+        start_engine(memory, VllmNarrator(parse_flags(["serve", "x", *role.argv]), role.env, ServerLog(sys.stderr)))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,8 @@ def test_what_a_rule_refuses_the_engine_refuses(values: dict[str, KnobValue], fl
     assert set(flags) <= set(role.argv)
     with pytest.raises((ConfigRejected, EngineFailed)):
         start_engine(
-            parse_flags(["serve", "x", *role.argv]), role.env, MemoryModel(SYSTEM, config_of(role)), ServerLog()
+            MemoryModel(SYSTEM, config_of(role)),
+            VllmNarrator(parse_flags(["serve", "x", *role.argv]), role.env, ServerLog(sys.stderr)),
         )
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from workers.simulator.server import run
+from workers.simulator.http.server import run
 
 if __name__ == "__main__":
     sys.exit(run())

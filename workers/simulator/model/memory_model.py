@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workers.simulator.settings import ServingConfig
-from workers.simulator.system import System
+from workers.simulator.model.settings import ServingConfig
+from workers.simulator.model.system import System
 
 MIB_PER_GIB = 1024
 DRIVER_GIB = 0.40  # taken before any process starts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from workers.simulator.faults import DeviceOutOfMemory, EngineFailed, operator_failure
-from workers.simulator.memory_model import MemoryModel
+from workers.simulator.model.memory_model import MemoryModel
 
 Log = Callable[[str], None]
 

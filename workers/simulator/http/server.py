@@ -17,19 +17,14 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
-from workers.simulator.batching import Batcher
-from workers.simulator.configure import configure
-from workers.simulator.cost_model import CostModel
-from workers.simulator.engine import Engine
-from workers.simulator.faults import ConfigRejected, DeviceOutOfMemory, EngineFailed
-from workers.simulator.flags import Flags, parse_flags
-from workers.simulator.http_app import HttpApp
-from workers.simulator.memory_model import MemoryModel
-from workers.simulator.metrics import Metrics
-from workers.simulator.noise import Noise, launch_seed
-from workers.simulator.server_log import ServerLog
-from workers.simulator.start_up import start_engine
-from workers.simulator.system import load_system
+from workers.simulator.boot import read_command
+from workers.simulator.faults import DeviceOutOfMemory
+from workers.simulator.http.engine import Engine
+from workers.simulator.http.http_app import HttpApp
+from workers.simulator.http.metrics import Metrics
+from workers.simulator.serving.batching import Batcher
+from workers.simulator.serving.noise import Noise, launch_seed
+from workers.simulator.start.booting import Boot, Booted, NotStarted
 
 GRACE_S = 1  # streams get an error event at once; this is for clients that do not read it
 BACKLOG = 2048
@@ -37,32 +32,19 @@ BACKLOG = 2048
 
 def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Run one server; returns the exit status."""
-    flags = parse_flags(argv)
-    log = ServerLog()
+    boot = read_command(argv, env, sys.stderr)
     try:
-        system = load_system(Path(flags.model_path))
-    except (OSError, ValueError) as error:
-        log.rejected(f"Invalid repository ID or local directory specified: '{flags.model_path}' ({error})")
-        return 1
-    try:
-        listener = _bind(flags)
+        listener = _bind(boot.host, boot.port)
     except OSError as error:
-        log.rejected(f"[Errno {error.errno}] cannot bind {flags.host}:{flags.port}: Address already in use")
+        boot.narrator.rejected(f"[Errno {error.errno}] cannot bind {boot.host}:{boot.port}: Address already in use")
         return 1
     with listener:
         try:
-            config = configure(flags, env, loaded_libraries(), system)
-            memory = MemoryModel(system, config)
-            start_engine(flags, env, memory, log)
-        except ConfigRejected as error:
-            log.rejected(str(error))
-            return 1
-        except EngineFailed as error:
-            log.engine_failed(error)
-            return 1
-        cost = CostModel(system, config)
+            booted = boot.start(loaded_libraries())
+        except NotStarted as error:
+            return error.code
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(flags, env, cost, memory, listener, log))
+            return runner.run(_serve(boot, booted, env, listener))
 
 
 def loaded_libraries(maps: Path = Path("/proc/self/maps")) -> set[str]:
@@ -71,12 +53,12 @@ def loaded_libraries(maps: Path = Path("/proc/self/maps")) -> set[str]:
     return {line.split(maxsplit=5)[5] for line in lines if line.count("/")}
 
 
-def _bind(flags: Flags) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     """Bound before the engine starts and not listening: until ready, connections are refused."""
-    listener = socket.socket(socket.AF_INET6 if ":" in flags.host else socket.AF_INET)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((flags.host, flags.port))
+        listener.bind((host, port))
     except OSError:
         listener.close()
         raise
@@ -91,18 +73,11 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _serve(
-    flags: Flags,
-    env: Mapping[str, str],
-    cost: CostModel,
-    memory: MemoryModel,
-    listener: socket.socket,
-    log: ServerLog,
-) -> int:
-    system, config = cost.system, cost.config
-    name = flags.served_model_name or system.model
+async def _serve(boot: Boot, booted: Booted, env: Mapping[str, str], listener: socket.socket) -> int:
+    system, config = booted.cost.system, booted.cost.config
+    name = booted.served_name
     metrics = Metrics(name, config.draft_tokens)
-    engine = Engine(Batcher(cost, memory, Noise(launch_seed(env, flags.port))), metrics)
+    engine = Engine(Batcher(booted.cost, booted.memory, Noise(launch_seed(env, boot.port))), metrics)
     app = HttpApp(engine, metrics, name, config.max_model_len, system.stack.engine_version)
     options = uvicorn.Config(
         app,
@@ -125,14 +100,13 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     work.add_done_callback(lambda _: stop())
-    log.say(f"Starting vLLM server on http://{flags.host}:{flags.port}", "launcher.py:29", "APIServer")
-    log.say("Application startup complete.", "on.py:62", "APIServer")
+    boot.narrator.listening(boot.host, boot.port)
     await server.serve(sockets=[listener])
     stop()
     try:
         await work
     except DeviceOutOfMemory as error:
-        log.engine_died(error)
+        boot.narrator.died(error)
         return 1
     return 0
 

@@ -1,16 +1,19 @@
-"""Log lines in vLLM's form, on stderr: the part of a server that failure classification reads."""
+"""Log lines in vLLM's form, the part of a server that failure classification reads."""
 
 from __future__ import annotations
 
 import os
-import sys
 from datetime import UTC, datetime
+from typing import TextIO
 
 from workers.simulator.faults import EngineFailed
 
 
 class ServerLog:
     """Writes whole lines at once. `APIServer` is the front end, `EngineCore` the part that owns the device."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
 
     def say(self, message: str, source: str, process: str = "EngineCore") -> None:
         self._line(process, "INFO", message, source)
@@ -68,5 +71,5 @@ class ServerLog:
         return f"({process} pid={os.getpid()}) {level} {datetime.now(UTC):%m-%d %H:%M:%S} "
 
     def _write(self, *lines: str) -> None:
-        sys.stderr.write("\n".join(lines) + "\n")
-        sys.stderr.flush()
+        self._out.write("\n".join(lines) + "\n")
+        self._out.flush()

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from workers.simulator.cost_model import CostModel
-from workers.simulator.memory_model import MemoryModel
-from workers.simulator.noise import Acceptance, Noise
-from workers.simulator.start_checks import check_load
+from workers.simulator.model.cost_model import CostModel
+from workers.simulator.model.memory_model import MemoryModel
+from workers.simulator.serving.noise import Acceptance, Noise
+from workers.simulator.start.start_checks import check_load
 
 
 @dataclass(slots=True, eq=False)

@@ -9,6 +9,14 @@ from autotune.domain.value import Value
 CAPTURE_CEILING = 512  # tokens; the platform's own ceiling where no sizes are given
 
 
+class Role(StrEnum):
+    """What a server does with a request: all of it, the prompt alone, or the rest."""
+
+    SERVER = "server"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
 class GraphMode(StrEnum):
     """vLLM's `cudagraph_mode`."""
 
@@ -60,10 +68,18 @@ class ServingConfig(Value):
     """Everything that the cost model, the memory model and the faults look at.
 
     `capture_sizes` are tokens a step, ascending, empty without graphs; `truncated_capture_size` is the largest of
-    them where more was asked for. None stands for the engine's default.
+    them where more was asked for. None stands for the engine's default. `data_parallel` copies of attention run in
+    lockstep in one server; `max_num_seqs`, `max_num_batched_tokens` and `dispatch_capacity` (rows) are those of one
+    of them, `block_size` is in tokens.
     """
 
+    role: Role = Role.SERVER
     tensor_parallel: int = 1
+    data_parallel: int = 1
+    expert_parallel: bool = False
+    block_size: int = 128
+    prefix_caching: bool = True
+    chunked_prefill: bool = True
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     max_model_len: int = 262144
@@ -88,6 +104,18 @@ class ServingConfig(Value):
     matmul_allreduce: bool = False
     task_queue: int = 1
     batch_memcpy: bool = False
+    graph_warmups: int = 1
+    prefetch_token_threshold: int = 96
+    hccl_algo: str | None = None
+    overlap_communication: bool = False
+    fused_gating: bool = False
+    balanced_experts: bool = False
+    dispatch_capacity: int | None = None
+    multi_stream: bool = False
+    barriers: bool = False
+    hierarchical_cache: bool = False
+    host_cache_ratio: float = 2.0
+    async_scheduling: bool = True
 
     @property
     def draft_tokens(self) -> int:

@@ -15,8 +15,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from workers.simulator.settings import Allocator, GraphMode, ServingConfig
-from workers.simulator.system import System
+from workers.simulator.model.settings import Allocator, GraphMode, ServingConfig
+from workers.simulator.model.step import StepShape
+from workers.simulator.model.system import System
 
 # report A, row host allocator: glibc's arena contention costs 0.1 / 0.3 / 0.6 ms at c1 / c4 / c8.
 HOST_ALLOCATOR_MS = 0.10
@@ -72,6 +73,12 @@ class CostModel:
 
     system: System
     config: ServingConfig
+
+    def step_ms(self, shape: StepShape) -> float:
+        """Mean time of a step of this shape; with drafts a decode step is a whole cycle."""
+        if shape.prompt_tokens:
+            return self.mixed_step_ms(shape.prompt_tokens, shape.decoding)
+        return self.decode_step_ms(shape.decoding)
 
     # --- one step --------------------------------------------------------------------------
 

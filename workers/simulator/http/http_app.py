@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from itertools import count
 from typing import Any
 
-from workers.simulator.engine import Engine, EngineDead, Stream
-from workers.simulator.metrics import CONTENT_TYPE, Metrics
-from workers.simulator.openai_requests import Asked, BadRequest, parse_chat, parse_completion
+from workers.simulator.http.engine import Engine, EngineDead, Stream
+from workers.simulator.http.metrics import CONTENT_TYPE, Metrics
+from workers.simulator.http.openai_requests import Asked, BadRequest, parse_chat, parse_completion
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

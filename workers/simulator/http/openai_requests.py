@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from workers.simulator.batching import Sequence
-from workers.simulator.noise import request_seed
+from workers.simulator.serving.batching import Sequence
+from workers.simulator.serving.noise import request_seed
 
 DEFAULT_MAX_TOKENS = 16  # the OpenAI API's default for completions
 CHAT_OVERHEAD_TOKENS = 8  # template tokens around each message

@@ -10,9 +10,9 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from workers.simulator.batching import Batcher, Output, Sequence
 from workers.simulator.faults import DeviceOutOfMemory
-from workers.simulator.metrics import Metrics
+from workers.simulator.http.metrics import Metrics
+from workers.simulator.serving.batching import Batcher, Output, Sequence
 
 MOST_LAG_S = 1.0  # beyond it the process was stopped: start the schedule anew instead of replaying the pause
 EARLY_S = 0.0002  # the loop's timers are no finer

@@ -12,7 +12,7 @@ import random
 import zlib
 from collections.abc import Mapping, Sequence
 
-from workers.simulator.cost_model import CACHE_MISS_MS, CostModel
+from workers.simulator.model.cost_model import CACHE_MISS_MS, CostModel
 
 LAUNCH_SIGMA = 0.01
 STEP_SIGMA = 0.003

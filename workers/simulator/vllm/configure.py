@@ -11,11 +11,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from workers.simulator.allocator_conf import parse_allocator
 from workers.simulator.faults import ConfigRejected, EngineFailed
-from workers.simulator.flags import Flags
-from workers.simulator.refusals import check_budget, check_sequence_parallel
-from workers.simulator.settings import (
+from workers.simulator.model.settings import (
     Allocator,
     GraphMode,
     ServingConfig,
@@ -23,7 +20,10 @@ from workers.simulator.settings import (
     effective_capture_sizes,
     largest_asked_size,
 )
-from workers.simulator.system import System
+from workers.simulator.model.system import System
+from workers.simulator.vllm.allocator_conf import parse_allocator
+from workers.simulator.vllm.flags import Flags
+from workers.simulator.vllm.refusals import check_budget, check_sequence_parallel
 
 ATTENTION_ROWS = 16  # the fused attention kernel takes at most so many rows (1 + drafts) a sequence
 EXPANSION_MODES = ("AI_CPU", "AIV", "HOST", "HOST_TS")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workers.simulator.faults import EngineFailed
-from workers.simulator.settings import Allocator
+from workers.simulator.model.settings import Allocator
 
 # Known, and without a place in the model: they are checked for nothing but their name.
 _IGNORED = frozenset(

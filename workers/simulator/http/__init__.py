@@ -1,0 +1,1 @@
+"""The wall-clock form: a real server process."""

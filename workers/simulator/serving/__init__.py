@@ -1,0 +1,1 @@
+"""The engine without a clock: scheduler, KV cache, randomness."""

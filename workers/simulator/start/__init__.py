@@ -1,0 +1,1 @@
+"""A start from accepted configuration to ready, and every way in which it fails."""

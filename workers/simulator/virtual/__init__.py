@@ -1,0 +1,1 @@
+"""The virtual form: the same engine on virtual time."""
