@@ -35,6 +35,10 @@ def executor_for(kind: str, data: DataDirectory, slots: int, ray_address: str | 
     """The executor by its name; `ray` needs the address of a running head."""
     if kind == "local":
         return LocalExecutor(data.attempts, data.templates, slots)
+    if kind == "virtual":
+        from workers.virtual_executor import VirtualExecutor  # noqa: PLC0415  the simulator is no part of a real study
+
+        return VirtualExecutor(data.attempts, data.templates, slots)
     from workers.ray_executor import RayExecutor  # noqa: PLC0415  importing ray takes two seconds
 
     if ray_address is None:
@@ -82,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m api.dispatcher", description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--database", help="SQLAlchemy URL; default: SQLite in the data directory")
-    parser.add_argument("--executor", choices=["ray", "local"], default="ray")
+    parser.add_argument("--executor", choices=["ray", "local", "virtual"], default="ray")
     parser.add_argument("--ray-address")
     parser.add_argument("--slots", type=int, default=1, help="trials at a time on this host")
     args = parser.parse_args()

@@ -40,6 +40,7 @@ class VerdictLine(Value):
 
     feasible: bool
     objective: float | None
+    comparable: bool
     reasons: tuple[str, ...]
 
 
@@ -135,7 +136,12 @@ def trial_line(trial: Trial, baseline: Candidate) -> TrialLine:
         changes=baseline.difference(trial.candidate),
         verdict=None
         if verdict is None
-        else VerdictLine(feasible=verdict.feasible, objective=verdict.objective, reasons=verdict.reasons),
+        else VerdictLine(
+            feasible=verdict.feasible,
+            objective=verdict.objective,
+            comparable=verdict.comparable,
+            reasons=verdict.reasons,
+        ),
         failure=None
         if failure is None
         else FailureLine(phase=failure.phase, failure_class=failure.failure_class, summary=failure.summary),

@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8765)
     parser.add_argument("--database", help="SQLAlchemy URL; default: SQLite in the data directory")
-    parser.add_argument("--executor", choices=["ray", "local"], default="ray")
+    parser.add_argument("--executor", choices=["ray", "local", "virtual"], default="ray")
     parser.add_argument("--slots", type=int, default=1, help="trials at a time on this host")
     args = parser.parse_args()
     if args.slots < 1:

@@ -74,15 +74,21 @@ def space(**changes: Any) -> SearchSpace:
 
 
 def workload(levels: Sequence[str] = LEVELS, **changes: Any) -> Workload:
-    """Sixteen requests a level; `levels` by name, `c4` for four streams."""
+    """Sixteen requests a level; `levels` by name, `c4` for four streams, `c4r2` for at most four at 2/s."""
     fields: dict[str, Any] = {
         "prompt_tokens": 64,
         "output_tokens": 16,
-        "levels": tuple(LoadLevel(concurrency=int(name[1:]), requests=16) for name in levels),
+        "levels": tuple(load_level(name) for name in levels),
         "warmup_requests": 1,
         "request_timeout_s": 10.0,
     }
     return Workload(**{**fields, **changes})
+
+
+def load_level(name: str, requests: int = 16) -> LoadLevel:
+    """The level of that name."""
+    concurrency, _, rate = name.removeprefix("c").partition("r")
+    return LoadLevel(concurrency=int(concurrency), requests=requests, rate_per_s=float(rate) if rate else None)
 
 
 def deployment(**changes: Any) -> Deployment:
@@ -135,7 +141,7 @@ def quantiles(value: float, n: int = 16) -> Quantiles:
 
 def level_measurement(level: str, tpot_ms: float = 10.0, ttft_ms: float = 100.0, **changes: Any) -> LevelMeasurement:
     """One level whose figures fit together for 16 output tokens."""
-    concurrency = int(level[1:])
+    concurrency = load_level(level).concurrency
     e2e_ms = ttft_ms + 15 * tpot_ms
     fields: dict[str, Any] = {
         "level": level,
@@ -163,6 +169,7 @@ def measurement(
     levels: Sequence[str] = LEVELS,
     trust: Trust = Trust.OK,
     trust_reasons: Sequence[str] = (),
+    uncached_tokens: float | None = None,
 ) -> Measurement:
     """The same times at every level, or a mapping of level to time."""
     return Measurement(
@@ -171,6 +178,7 @@ def measurement(
                 name,
                 tpot_ms=tpot_ms[name] if isinstance(tpot_ms, Mapping) else tpot_ms,
                 ttft_ms=ttft_ms[name] if isinstance(ttft_ms, Mapping) else ttft_ms,
+                uncached_tokens_mean=uncached_tokens,
             )
             for name in levels
         },

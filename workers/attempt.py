@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import signal
-import socket
 import sys
 import threading
 import time
@@ -19,14 +17,14 @@ from pathlib import Path
 
 from autotune.domain.effective import EffectiveConfig
 from autotune.domain.failure import Failure, FailureClass, Phase
-from autotune.domain.job import LaunchedRole, Provenance, TrialJob, TrialOutcome
+from autotune.domain.job import Provenance, TrialJob, TrialOutcome
 from autotune.domain.knobs import SERVER
-from autotune.domain.measurement import Measurement, RequestSample, Trust, summarise
+from autotune.domain.measurement import Measurement
 from autotune.domain.template import LaunchTemplate
-from autotune.domain.trust import assess
 from autotune.engine.ports import TemplateSource
 from autotune.errors import InvalidCandidate, InvalidTemplate, NotFound
 from workers.attempt_files import AlreadyStarted, AttemptFiles
+from workers.conclusions import broken_level, endpoint, measured, not_applied, provenance
 from workers.effective.roles import effective_roles
 from workers.environment import program_environment
 from workers.failures.classify import Finding, classify, describe_exit
@@ -35,13 +33,11 @@ from workers.host_templates import HostTemplates
 from workers.load.process import LoadFailed, LoadProcess
 from workers.load.spec import LoadResult, LoadSpec
 from workers.probe import TICK_S, Readiness, wait_ready
-from workers.redaction import redact, redact_environment, secret_values
+from workers.redaction import redact, secret_values
 from workers.role_command import RoleCommand, role_commands
 from workers.server_tree import ServerTree, SupervisorLost
 
 HOST = "127.0.0.1"
-ROUTER = "router"  # where a deployment has one, it is what the load talks to
-MAX_ERROR_SHARE = 0.5  # with more failed requests than this in a level, there is nothing to compare
 ALREADY_STARTED_CODE = 3
 
 _LAST_EXIT_S = 1.0  # between the first broken connection and the report that the server has ended
@@ -80,9 +76,11 @@ class _Attempt:
         self._templates = templates
         self._cancelled = cancelled
         self._phase = Phase.PLACE
+        self._phase_begun = 0.0  # on the monotonic clock, in s
         self._durations: dict[str, float] = {}
         self._engine = ""
         self._endpoint = SERVER
+        self._told_role: str | None = None  # the role that failed
         self._secrets: tuple[str, ...] = ()
         self._tail = ""
         self._provenance: Provenance | None = None
@@ -97,7 +95,7 @@ class _Attempt:
             try:
                 measurement, failure = self._measure_or_fail()
             finally:
-                self._tail = redact(self._files.log_tail(self._endpoint), self._secrets)
+                self._tail = redact(self._files.log_tail(self._told_role or self._endpoint), self._secrets)
                 survivors = self._stop()
             if survivors:
                 measurement, failure = None, failure or self._failure(FailureClass.INFRASTRUCTURE, survivors)
@@ -138,7 +136,7 @@ class _Attempt:
         with self._during(Phase.PLACE):
             template = self._templates.template(self._job.deployment.template)
             self._engine = template.engine
-            self._endpoint = _endpoint(template)
+            self._endpoint = endpoint(template)
             ports = {role: free_port(HOST) for role in template.roles}
         with self._during(Phase.LAUNCH):
             commands = role_commands(self._job, template, self._files, HOST, ports)
@@ -147,7 +145,8 @@ class _Attempt:
             self._tree.wait_started(len(commands), self._watch)
         base_url = f"http://{HOST}:{ports[self._endpoint]}"
         with self._during(Phase.READY):
-            self._wait_ready(template, base_url)
+            for role in sorted(template.roles, key=lambda name: name == self._endpoint):  # what others wait for first
+                self._wait_ready(template, role, f"http://{HOST}:{ports[role]}")
             self._ready_at = {role: self._files.log_size(role) for role in template.roles}
             self._check_applied(template, base_url)
         with self._during(Phase.WARM_UP):
@@ -156,6 +155,7 @@ class _Attempt:
                 model=self._job.deployment.model,
                 workload=self._job.workload,
                 seed=self._job.seed,
+                study_seed=self._job.study_seed,
             )
             self._load = LoadProcess.start(spec, self._files.folder, program_environment(self._files))
             self._wait_load(self._load, template.deadlines.warm_up_s)
@@ -163,46 +163,37 @@ class _Attempt:
             self._wait_load(self._load, template.deadlines.load_s)
             result = self._result(self._load)
             self._check_applied(template, base_url)  # some corrections come with the first requests
-            return self._summary(result)
+            return measured(self._job.workload, result.levels, self._effective)
 
     def _remember(self, template: LaunchTemplate, commands: Mapping[str, RoleCommand]) -> None:
         """Provenance and secrets, before anything is started that could fail."""
         self._secrets = secret_values((c.env for c in commands.values()), (c.argv for c in commands.values()))
-        roles = {
-            name: LaunchedRole(
-                argv=tuple(redact(word, self._secrets) for word in command.launched.argv),
-                env=redact_environment(command.launched.env, self._secrets),
-            )
-            for name, command in commands.items()
-        }
-        self._provenance = Provenance(
-            host=socket.gethostname(),
-            version=_version(),
-            template=template.name,
-            simulated=template.simulated,
-            roles=roles,
-        )
+        self._provenance = provenance(template, commands, self._secrets)
 
-    def _wait_ready(self, template: LaunchTemplate, base_url: str) -> None:
+    def _wait_ready(self, template: LaunchTemplate, role: str, base_url: str) -> None:
+        """One role. The limit on the time counts from the start of this phase, the one on silence for its own log."""
         limits = template.deadlines
         answer = wait_ready(
             base_url,
             self._job.deployment.model,
             template.health_path,
-            limits.ready_s,
+            round(max(limits.ready_s - (time.monotonic() - self._phase_begun), 0.0), 1),
             min(limits.stall_s, self._job.stall_limit_s or limits.stall_s),
             is_dead=self._has_exits,
-            log_size=lambda: sum(self._files.log_size(role) for role in template.roles),
+            log_size=lambda: self._files.log_size(role),
         )
+        if answer.readiness is Readiness.READY:
+            return
         if answer.readiness is Readiness.DIED:
             self._watch()
+        self._told_role = role
+        detail = answer.detail if len(template.roles) == 1 else f"{role}: {answer.detail}"
         if answer.readiness is Readiness.FOREIGN:
-            raise _Ended(self._failure(FailureClass.INFRASTRUCTURE, f"the server {answer.detail}"))
-        if answer.readiness is not Readiness.READY:
-            finding = self._classify(None)
-            if finding.signature is None and answer.readiness is Readiness.SILENT:
-                finding = finding._replace(failure_class=FailureClass.HANG)
-            raise _Ended(self._failure(finding.failure_class, answer.detail, finding.line))
+            raise _Ended(self._failure(FailureClass.INFRASTRUCTURE, f"the server {detail}"))
+        finding = self._classify(None, role)
+        if finding.signature is None and answer.readiness is Readiness.SILENT:
+            finding = finding._replace(failure_class=FailureClass.HANG)
+        raise _Ended(self._failure(finding.failure_class, detail, finding.line))
 
     def _wait_load(self, load: LoadProcess, limit_s: float) -> None:
         """Until the load process has left the current phase, or has ended."""
@@ -222,44 +213,20 @@ class _Attempt:
         except LoadFailed as error:
             self._watch_closely()
             raise _Ended(self._failure(FailureClass.CLIENT_FAULT, error.message)) from error
-        for name, samples in result.levels.items():
-            errors = [sample.error for sample in samples if sample.error is not None]
-            if len(errors) > MAX_ERROR_SHARE * len(samples):
-                self._watch_closely()
-                finding = self._classify(None)
-                summary = f"{name}: {len(errors)} of {len(samples)} requests failed"
-                commonest = max(sorted(set(errors)), key=errors.count)
-                if finding.signature is not None:
-                    raise _Ended(self._failure(finding.failure_class, f"{summary}: {commonest}", finding.line))
-                raise _Ended(self._failure(FailureClass.REQUEST_ERRORS, summary, commonest))
+        if (broken := broken_level(result.levels)) is not None:
+            self._watch_closely()
+            finding = self._classify(None)
+            if finding.signature is not None:
+                summary = f"{broken.summary}: {broken.commonest}"
+                raise _Ended(self._failure(finding.failure_class, summary, finding.line))
+            raise _Ended(self._failure(FailureClass.REQUEST_ERRORS, broken.summary, broken.commonest))
         return result
-
-    def _summary(self, result: LoadResult) -> Measurement:
-        samples: dict[str, Sequence[RequestSample]] = dict(result.levels)
-        workload = self._job.workload
-        levels = [summarise(level.name, level.concurrency, samples[level.name]) for level in workload.levels]
-        measurement = assess(workload, samples, levels)
-        configs = self._effective.values()
-        reasons = [str(change) for config in configs for change in config.corrected]
-        reasons += [f"{setting} could not be verified" for config in configs for setting in config.unproven]
-        if not reasons:
-            return measurement
-        return measurement.model_copy(
-            update={
-                "trust": Trust.WARN if measurement.trust is Trust.OK else measurement.trust,
-                "trust_reasons": (*measurement.trust_reasons, *reasons),
-            }
-        )
 
     def _check_applied(self, template: LaunchTemplate, base_url: str) -> None:
         """Raises when the server did not read a setting: what would be measured is another configuration."""
         self._effective = effective_roles(self._job.plan, template, self._files, base_url, self._secrets)
-        for role, config in self._effective.items():
-            if config.ignored:
-                names = ", ".join(ignored.setting for ignored in config.ignored)
-                summary = f"{role} runs without settings of its plan: {names}"
-                line = next((ignored.line for ignored in config.ignored if ignored.line), None)
-                raise _Ended(self._failure(FailureClass.CONFIG_NOT_APPLIED, summary, line))
+        if (ignored := not_applied(self._effective)) is not None:
+            raise _Ended(self._failure(FailureClass.CONFIG_NOT_APPLIED, ignored.summary, ignored.line))
 
     def _stop(self) -> str | None:
         """End everything; says what could not be ended."""
@@ -285,6 +252,7 @@ class _Attempt:
         self._check_cancelled()
         assert self._tree is not None
         for role, code in self._tree.poll().items():
+            self._told_role = role
             finding = self._classify(code, role)
             summary = f"{role} ended with {describe_exit(code)} in phase {self._phase}"
             raise _Ended(self._failure(finding.failure_class, summary, finding.line, code))
@@ -297,16 +265,24 @@ class _Attempt:
             time.sleep(TICK_S)
 
     def _classify(self, exit_code: int | None, first_role: str = SERVER) -> Finding:
-        """From everything that was written since the server became ready, or since the start."""
+        """From everything that was written since the server became ready, or since the start.
+
+        Where several roles fail at once, the log of the first one speaks for it, if it tells a cause.
+        """
         roles = self._provenance.roles if self._provenance else {}
         ordered = sorted(roles, key=lambda role: role != first_role)
         texts = [self._files.log_text(role, self._ready_at.get(role, 0)) for role in ordered]
-        return classify(self._phase, exit_code, "\n".join([*texts, self._files.device_log_text()]), self._engine)
+        device = self._files.device_log_text()
+        if texts[1:]:
+            own = classify(self._phase, exit_code, "\n".join([texts[0], device]), self._engine)
+            if own.tells_cause:
+                return own
+        return classify(self._phase, exit_code, "\n".join([*texts, device]), self._engine)
 
     @contextmanager
     def _during(self, phase: Phase) -> Iterator[None]:
         self._phase = phase
-        begun = time.monotonic()
+        self._phase_begun = begun = time.monotonic()
         try:
             yield
         finally:
@@ -322,18 +298,6 @@ class _Attempt:
             decisive_line=redact(line, self._secrets) if line is not None else None,
             exit_code=exit_code,
         )
-
-
-def _endpoint(template: LaunchTemplate) -> str:
-    """The role that the load talks to."""
-    return next((role for role in (ROUTER, SERVER) if role in template.roles), next(iter(template.roles)))
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("ascend-autotune")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

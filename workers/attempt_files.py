@@ -64,6 +64,23 @@ class AttemptFiles:
         self.create()
         _replace(self._job, job.model_dump_json())
 
+    def place_job(self, job: TrialJob) -> bool:
+        """Write job.json, once and whole; False when somebody has done so before."""
+        self.create()
+        draft = self.folder / f".job.{secrets.token_hex(4)}"
+        draft.write_text(job.model_dump_json(), encoding="utf-8")
+        try:
+            os.link(draft, self._job)
+        except FileExistsError:
+            return False
+        finally:
+            draft.unlink()
+        return True
+
+    def has_job(self) -> bool:
+        """Whether the attempt was ever submitted."""
+        return self._job.exists()
+
     def read_job(self) -> TrialJob:
         """Raises FileNotFoundError."""
         return TrialJob.model_validate_json(self._job.read_bytes())

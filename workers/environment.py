@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from autotune.domain.job import TrialJob
@@ -53,16 +54,18 @@ def program_environment(files: AttemptFiles) -> dict[str, str]:
 
 
 def role_environment(
-    job: TrialJob, template: LaunchTemplate, role: RoleTemplate, plan: RolePlan, places: Mapping[str, str]
+    template: LaunchTemplate, role: RoleTemplate, plan: RolePlan, places: Mapping[str, str]
 ) -> dict[str, str]:
     """What a server gets on top of the base: the template's variables, the plan's, devices, libraries, constants.
+
+    `places` fills placeholders; its `devices` are those of the role.
 
     Raises InvalidCandidate with every entry of the plan that is refused, InvalidTemplate for a library that
     is not on this host.
     """
     env = {name: fill(value, places) for name, value in role.env.items()}
-    if template.engine in ASCEND_ENGINES:
-        env[_DEVICES] = device_list(job)
+    if template.engine in ASCEND_ENGINES and role.takes_devices:
+        env[_DEVICES] = places["devices"]
         env.setdefault(_DEVICE_LOGS, fill("{trial_dir}/plog", places))
     problems = [problem for name, value in plan.env.items() if (problem := _refusal(name, value))]
     problems += [
@@ -84,9 +87,18 @@ def role_environment(
     return with_constants(env, plan.constants)
 
 
-def device_list(job: TrialJob) -> str:
-    """`0,1,2,3` for four devices."""
-    return ",".join(str(n) for n in range(job.deployment.devices))
+def role_devices(job: TrialJob, template: LaunchTemplate) -> dict[str, str]:
+    """By role, such as `0,1,2,3`: the trial's devices, divided in order among the roles that take any.
+
+    Where there are fewer devices than such roles, they share them all.
+    """
+    count = job.deployment.devices
+    taking = [name for name, role in template.roles.items() if role.takes_devices]
+    parts = len(taking) if count >= len(taking) else 1
+    bounds = [count * i // max(parts, 1) for i in range(parts + 1)]
+    lists = [",".join(map(str, range(*pair))) for pair in pairwise(bounds)]
+    own = dict(zip(taking, lists if parts == len(taking) else lists * len(taking), strict=True))
+    return {name: own.get(name, "") for name in template.roles}
 
 
 def _refusal(name: str, value: str) -> Problem | None:

@@ -25,18 +25,18 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from autotune.domain.failure import Failure, FailureClass, Phase
+from autotune.domain.failure import Phase
 from autotune.domain.job import TrialJob, TrialOutcome
 from autotune.errors import Unavailable
 from workers.attempt_end import end_attempt, wait_until
 from workers.attempt_files import AlreadyStarted, AttemptFiles, Runner
+from workers.lost_attempt import give_up, lost
 from workers.marked_processes import process_stat
 
 START_GRACE_S = 10.0  # a job without a runner for this long was left by a dispatcher that died in between
 TERM_S = 3.0  # how long a cancelled runner may take to end its servers and itself
 KILL_S = 5.0
 _POLL_S = 0.05
-_LAST_LINE = 500  # characters of the runner's last words that go into a failure
 _LOG_MODE = 0o600
 
 
@@ -86,7 +86,7 @@ class LocalExecutor:
                 raise Unavailable(f"all {self._slots} slots of this host are taken")
             files = AttemptFiles(self._root, job.uid)
             try:
-                if _place_job(files, job):
+                if files.place_job(job):
                     self._start(files)
             except OSError as error:
                 raise Unavailable(f"attempt {job.uid} cannot be started on this host: {error}") from error
@@ -100,7 +100,7 @@ class LocalExecutor:
             if not (files.folder / "job.json").exists():
                 return False
             launched = _launched(files)
-            if files.runner() is None and (launched is None or not launched.is_running) and _give_up(files, None):
+            if files.runner() is None and (launched is None or not launched.is_running) and give_up(files, None):
                 return False
             self._flights[job.uid] = _Flight(files)
             return True
@@ -183,7 +183,7 @@ class LocalExecutor:
         try:
             outcome = files.outcome()
         except ValidationError as error:
-            return _lost(files, Phase.STOP, f"outcome.json is damaged: {error.error_count()} entries do not fit", None)
+            return lost(files, Phase.STOP, f"outcome.json is damaged: {error.error_count()} entries do not fit", None)
         if outcome is not None or running:
             return outcome
         last = runner or launched
@@ -191,8 +191,8 @@ class LocalExecutor:
             return None
         exit_code = self._exit_codes.get(last.pid) if last is not None else None
         if runner is None:
-            return _give_up(files, exit_code)  # None when it began just now, after all
-        return _lost(files, Phase.LAUNCH, f"the runner of the attempt (pid {runner.pid}) died", exit_code)
+            return give_up(files, exit_code)  # None when it began just now, after all
+        return lost(files, Phase.LAUNCH, f"the runner of the attempt (pid {runner.pid}) died", exit_code)
 
     def _reap(self) -> None:
         """Collect ended children, so that none stays behind as a zombie."""
@@ -227,46 +227,9 @@ def _environment() -> dict[str, str]:
     return {name: os.environ.get(name, default) for name, default in wanted.items()}
 
 
-def _place_job(files: AttemptFiles, job: TrialJob) -> bool:
-    """Write job.json, once and whole; False when somebody has done so before."""
-    files.create()
-    draft = files.folder / f".job.{secrets.token_hex(4)}"
-    draft.write_text(job.model_dump_json(), encoding="utf-8")
-    try:
-        os.link(draft, files.folder / "job.json")
-    except FileExistsError:
-        return False
-    finally:
-        draft.unlink()
-    return True
-
-
 def _launched(files: AttemptFiles) -> Runner | None:
     """The process that was started for the attempt, whether or not it has claimed it by now."""
     try:
         return Runner(**json.loads((files.folder / "runner.json").read_bytes()))
     except FileNotFoundError:
         return None
-
-
-def _give_up(files: AttemptFiles, exit_code: int | None) -> TrialOutcome | None:
-    """Claim an attempt that never began, and end it. None when it has begun in this very moment."""
-    try:
-        files.claim()
-    except AlreadyStarted:
-        return None
-    outcome = _lost(files, Phase.PLACE, "the attempt never began: its runner is not there", exit_code)
-    files.write_outcome(outcome)
-    return outcome
-
-
-def _lost(files: AttemptFiles, phase: Phase, summary: str, exit_code: int | None) -> TrialOutcome:
-    words = files.log_tail("runner").strip().splitlines()
-    failure = Failure(
-        phase=phase,
-        failure_class=FailureClass.INFRASTRUCTURE,
-        summary=summary,
-        decisive_line=words[-1][:_LAST_LINE] if words else None,
-        exit_code=exit_code,
-    )
-    return TrialOutcome(uid=files.uid, failure=failure)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from autotune.domain.job import LaunchedRole, TrialJob
 from autotune.domain.launch_plan import RolePlan
-from autotune.domain.template import LaunchTemplate, fill
+from autotune.domain.template import LaunchTemplate, fill, role_ports
 from autotune.errors import InvalidCandidate, Problem
 from workers.attempt_files import AttemptFiles
-from workers.environment import base_environment, device_list, role_environment
+from workers.environment import base_environment, role_devices, role_environment
 from workers.host_templates import model_path
 
-OPEN_PLACES = ("host", "port", "trial_dir")  # an export fills these anew
+OPEN_PLACES = ("host", "port", "trial_dir")  # with the ports of the other roles: an export fills these anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +44,18 @@ def role_commands(
     kept = {
         "model": job.deployment.model,
         "model_path": model_path(template, job.deployment.model),
-        "devices": device_list(job),
         "python": sys.executable,
     }
+    devices = role_devices(job, template)
     commands = {}
     for name, role in template.roles.items():
         plan = job.plan.roles.get(name, RolePlan())
-        own = kept | _stack(template, name, plan.stack)
-        places = own | {"host": host, "port": str(ports[name]), "trial_dir": str(files.folder)}
-        shown = role_environment(job, template, role, plan, own)
+        own = kept | {"devices": devices[name]} | _stack(template, name, plan.stack)
+        places = own | role_ports(ports) | {"host": host, "port": str(ports[name]), "trial_dir": str(files.folder)}
+        shown = role_environment(template, role, plan, own)
         commands[name] = RoleCommand(
             argv=(*(fill(word, places) for word in role.argv), *plan.argv),
-            env=base_environment(files) | role_environment(job, template, role, plan, places),
+            env=base_environment(files) | role_environment(template, role, plan, places),
             launched=LaunchedRole(argv=(*(fill(word, own) for word in role.argv), *plan.argv), env=shown),
         )
     return commands

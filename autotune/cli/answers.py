@@ -53,6 +53,7 @@ class VerdictLine(Answer):
 
     feasible: bool
     objective: float | None
+    comparable: bool = True
     reasons: tuple[str, ...] = ()
 
 

@@ -10,6 +10,7 @@ class Executor(StrEnum):
 
     RAY = "ray"
     LOCAL = "local"
+    VIRTUAL = "virtual"
 
 
 class Format(StrEnum):

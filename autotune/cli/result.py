@@ -13,6 +13,7 @@ from autotune.cli.answers import Overview, TrialLine
 from autotune.cli.client import Client
 from autotune.cli.tables import NOTHING, figure, print_json, table
 from autotune.domain.export import claim_in_words, gain_in_words, proof_of_best, setting_in_words, to_json
+from autotune.domain.objective import NOT_COMPARABLE
 from autotune.domain.recipe import Evidence, Interval, Recipe
 from autotune.domain.study import StudyState
 
@@ -29,7 +30,7 @@ def print_result(client: Client, overview: Overview, *, as_json: bool) -> None:
 
 
 def outcomes_of(client: Client, study_id: int) -> dict[str, int]:
-    """How many trials ended how: `measured`, `outside the limits`, `failed: CLASS`, `cancelled`, ..."""
+    """How many trials ended how: `measured`, `outside the limits`, `not comparable`, `failed: CLASS`, ..."""
     lines = (client.understood(TrialLine, item) for item in client.pages(f"/studies/{study_id}/trials"))
     return dict(sorted(Counter(map(_outcome, lines)).items()))
 
@@ -38,7 +39,7 @@ def _outcome(trial: TrialLine) -> str:
     if trial.failure is not None:
         return f"failed: {trial.failure.failure_class}"
     if trial.verdict is not None and not trial.verdict.feasible:
-        return "outside the limits"
+        return "outside the limits" if trial.verdict.comparable else NOT_COMPARABLE
     return trial.state
 
 

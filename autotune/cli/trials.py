@@ -10,6 +10,7 @@ from autotune.cli.answers import TrialDetail, TrialLine
 from autotune.cli.client import Client
 from autotune.cli.tables import NOTHING, changes_in_words, figure, harmless, print_json, shortened, table
 from autotune.domain.measurement import Quantiles
+from autotune.domain.objective import NOT_COMPARABLE
 
 
 def listing(
@@ -75,7 +76,7 @@ def _facts(trial: TrialDetail) -> list[str]:
         ["objective", figure(verdict.objective if verdict else None)],
         ["durations", ", ".join(f"{name} {value:.1f} s" for name, value in trial.durations_s.items()) or NOTHING],
     ]
-    rows += [["outside the limits", shortened(reason, 200)] for reason in (verdict.reasons if verdict else ())]
+    rows += [_infeasible(reason) for reason in (verdict.reasons if verdict else ())]
     rows += [["repaired by", name] for name in trial.repairs]
     rows += [["warning", warning] for warning in trial.warnings]
     if trial.measurement:
@@ -83,6 +84,13 @@ def _facts(trial: TrialDetail) -> list[str]:
             ["trust", f"{trial.measurement.trust}: {'; '.join(trial.measurement.trust_reasons) or 'no doubts'}"]
         )
     return table([f"trial {trial.number}", str(trial.state)], rows).splitlines()
+
+
+def _infeasible(reason: str) -> list[str]:
+    kind, colon, rest = reason.partition(": ")
+    if colon and kind == NOT_COMPARABLE:
+        return [kind, shortened(rest, 200)]
+    return ["outside the limits", shortened(reason, 200)]
 
 
 def _figures(trial: TrialDetail) -> list[str]:

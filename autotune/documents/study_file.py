@@ -13,6 +13,7 @@ from autotune.documents.value_file import read_value
 from autotune.documents.yaml_text import Document, KeyPath, dotted
 from autotune.domain.knobs import KnobValue
 from autotune.domain.study import StudySpec
+from autotune.domain.workload import LoadLevel
 from autotune.errors import InvalidStudy, Problem
 
 # A study that is right whatever stands in the parts under test.
@@ -76,7 +77,16 @@ def _groups(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, dict[str, Any]]]
 def _same_levels(workload: Any) -> dict[str, Any]:
     """A workload without other faults that has the levels which can be read; empty when none can."""
     items = workload.get("levels") if isinstance(workload, dict) else None
-    listed = [item.get("concurrency") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-    known = dict.fromkeys(c for c in listed if type(c) is int and c > 0)
-    levels = [{"concurrency": concurrency, "requests": 1} for concurrency in known]
-    return {"workload": {**_NEUTRAL["workload"], "levels": levels}} if levels else {}
+    levels: dict[str, dict[str, Any]] = {}
+    for item in items if isinstance(items, list) else ():
+        named = (
+            {key: item[key] for key in ("concurrency", "rate_per_s") if key in item} if isinstance(item, dict) else {}
+        )
+        try:
+            level = LoadLevel.model_validate({**named, "requests": 1})
+        except ValidationError:
+            if "rate_per_s" in named:
+                return {}  # its name can't be told, so neither can what is no name
+            continue
+        levels.setdefault(level.name, level.model_dump(mode="json"))
+    return {"workload": {**_NEUTRAL["workload"], "levels": list(levels.values())}} if levels else {}

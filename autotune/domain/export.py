@@ -1,7 +1,7 @@
 """A recipe as files: JSON with the evidence, the env alone, a script that starts the server.
 
-The recorded command keeps `{host}`, `{port}` and `{trial_dir}` open; the script fills them from HOST, PORT
-and RUN_DIR. Everything else is quoted, so that it reaches the server byte for byte.
+The recorded command keeps `{host}`, `{port}`, the ports of other roles and `{trial_dir}` open; the script fills
+them from HOST, PORT and RUN_DIR. Everything else is quoted, so that it reaches the server byte for byte.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autotune.domain.template import CONSTANTS_VARIABLE
 MASKED = "***"  # the worker host records secrets so
 SYSTEM_PATH = "/bin:/usr/bin"
 MADE_BY_US = frozenset({"AUTOTUNE_ATTEMPT"})  # marks the processes of an attempt; means nothing elsewhere
-_OPEN = re.compile(r"\{(host|port|trial_dir)\}")
+_OPEN = re.compile(r"\{(host|(?:[A-Za-z0-9._-]+_)?port|trial_dir)\}")
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
@@ -107,8 +107,13 @@ def to_sh(recipe: Recipe, *, baseline: bool = False) -> str:
         "",
     ]
     if len(roles) == 1:
-        (role,) = roles.values()
-        return "\n".join([*parts, f"exec {_command(role, 'PORT')}", ""])
+        ((name, role),) = roles.items()
+        return "\n".join([*parts, f"exec {_command(role, 'PORT', {name: 'PORT'})}", ""])
+    ports = {name: f"PORT_{index}" for index, name in enumerate(roles)}
+    commands = {name: _command(role, ports[name], ports) for name, role in roles.items()}
+    for index, (name, port) in enumerate(ports.items()):
+        told = [role for role, command in commands.items() if f'"${port}"' in command]
+        parts += [*_comment(f"port of {name}"), f'{port}="$((PORT + {index}))"'] if told else []
     parts += [
         "pids=()",
         "stop() {",
@@ -121,12 +126,8 @@ def to_sh(recipe: Recipe, *, baseline: bool = False) -> str:
         "trap 'exit 130' INT",
         "",
     ]
-    for index, (name, role) in enumerate(roles.items()):
-        port = f"PORT_{index}"
-        command = _command(role, port)
-        parts += _comment(f"role {name}")
-        parts += [f'{port}="$((PORT + {index}))"'] if f"${port}" in command else []
-        parts += [f"{command} &", 'pids+=("$!")', ""]
+    for name, command in commands.items():
+        parts += [*_comment(f"role {name}"), f"{command} &", 'pids+=("$!")', ""]
     return "\n".join([*parts, "wait -n", ""])
 
 
@@ -253,26 +254,39 @@ def _is_masked(name: str, value: str) -> bool:
     return value == MASKED and _SHELL_NAME.fullmatch(name) is not None
 
 
-def _command(role: LaunchedRole, port: str) -> str:
-    """The role's own variables lie over what the worker host gives to every server."""
+def _command(role: LaunchedRole, port: str, ports: Mapping[str, str]) -> str:
+    """The role's own variables lie over what the worker host gives to every server.
+
+    `port` is the script's variable for the role's own port, `ports` are those of all roles.
+    """
+    variables = {"host": "HOST", "port": port, "trial_dir": "RUN_DIR"}
+    variables |= {f"{name}_port": variable for name, variable in ports.items()}
     folder, _, _ = role.argv[0].rpartition("/")
     own_path = SYSTEM_PATH if not folder or folder in SYSTEM_PATH.split(":") else f"{folder}:{SYSTEM_PATH}"
     every = {"PATH": own_path, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
     every |= {"HOME": "{trial_dir}/home", "TMPDIR": "{trial_dir}/tmp"}
     words = ["env -i"]
     for name, value in {**every, **_env(role)}.items():
-        words.append(f'{name}="${name}"' if _is_masked(name, value) else f"{shlex.quote(name)}={_word(value, port)}")
+        words.append(
+            f'{name}="${name}"' if _is_masked(name, value) else f"{shlex.quote(name)}={_word(value, variables)}"
+        )
     # env would take a program with "=" in its path for one more variable; nice runs it and changes nothing.
     words += ["nice -n 0"] if "=" in role.argv[0] else []
-    words += [_word(word, port) for word in role.argv]
+    words += [_word(word, variables) for word in role.argv]
     return " \\\n  ".join(words)
 
 
-def _word(text: str, port: str) -> str:
+def _word(text: str, variables: Mapping[str, str]) -> str:
     """One word of the shell, quoted, with the open places taken from the script's variables."""
-    variables = {"host": "HOST", "port": port, "trial_dir": "RUN_DIR"}
     parts = _OPEN.split(text)  # text, name, text, name, ..., text
     words = [
-        '"$' + variables[part] + '"' if i % 2 else shlex.quote(part) if part else "" for i, part in enumerate(parts)
+        f'"${variables[part]}"' if i % 2 and part in variables else _quoted(part, open_place=i % 2 == 1)
+        for i, part in enumerate(parts)
     ]
     return "".join(words) or "''"
+
+
+def _quoted(text: str, *, open_place: bool) -> str:
+    """A place that no role of the recipe fills stays as it was written."""
+    whole = "{" + text + "}" if open_place else text
+    return shlex.quote(whole) if whole else ""

@@ -17,6 +17,8 @@ from autotune.domain.workload import Workload
 class TrialJob(Value):
     """One attempt of one trial. `uid` is unique for ever: it names the actor, the folder, the processes.
 
+    `seed` is that of the trial's prompts; `study_seed` that of what all trials of a study are offered alike: the
+    prefix that prompts share, the times at which requests become due.
     `stall_limit_s`: end the launch when its log is silent for so long, where a rule asks for less patience
     than the template has.
     """
@@ -29,6 +31,7 @@ class TrialJob(Value):
     plan: LaunchPlan
     workload: Workload
     seed: int
+    study_seed: int = 0
     stall_limit_s: float | None = None
 
 
@@ -40,12 +43,16 @@ class LaunchedRole(Value):
 
 
 class Provenance(Value):
-    """Where and with what an attempt ran."""
+    """Where and with what an attempt ran.
+
+    `virtual_time`: no process ran; durations are those of a real launch, as the simulation counts them.
+    """
 
     host: str
     version: str
     template: str
     simulated: bool = False
+    virtual_time: bool = False
     roles: dict[str, LaunchedRole] = Field(default_factory=dict)
 
 

@@ -9,6 +9,10 @@ server counts them):
   the events, or all of them, came in it: a stream that arrives at once has no pace
 * e2e  = a_last - t_send
 * output_tok_s = completion tokens of good requests / (last arrival - first send) of the level
+* in flight: from t_send to a_last, or to the failure; its mean over the level x duration / requests is the mean
+  e2e (Little's law)
+* uncached tokens = prompt tokens that the server did not find in its prefix cache, by its own usage
+* schedule lag (open loop) = t_send - the time at which the request was due; ttft and e2e count from t_send
 * percentiles: linear interpolation (Hyndman and Fan 7), stored with their n
 """
 
@@ -22,6 +26,9 @@ from pydantic import Field
 
 from autotune.domain.value import Value
 
+SCHEDULE_LAG_MS = 5.0  # below it, an open loop keeps its schedule at any rate
+SCHEDULE_LAG_SHARE = 0.05  # of the mean time between two requests: a later one changes how arrivals bunch
+
 
 class RequestSample(Value):
     """One request as the load generator saw it.
@@ -31,6 +38,8 @@ class RequestSample(Value):
     or user space where the kernel gives none. `client_lag_ms`: the largest delay between the
     kernel's arrival time and our read; with user stamps the latest that the reader came to anything meanwhile.
     `coalesced`: the first event came in one read with later ones, so that ttft is an upper bound.
+    `cached_tokens`: prompt tokens that the server found in its prefix cache, None where it does not say.
+    `schedule_lag_ms`: how late the request was sent against its schedule; None in a closed loop.
 
     `error`: None for a request that ended as planned, else a short class, and no times: `connect`, `timeout`,
     `reset`, `http_503`, `stream_error` (an error inside a good answer), `truncated_stream` (no proper end),
@@ -50,6 +59,8 @@ class RequestSample(Value):
     stamp: str = "kernel"
     coalesced: bool = False
     client_lag_ms: float = 0.0
+    cached_tokens: int | None = None
+    schedule_lag_ms: float | None = None
     error: str | None = None
 
 
@@ -63,8 +74,26 @@ class Quantiles(Value):
     p99: float
 
 
+class Pace(StrEnum):
+    """What decided when the requests of an open loop were sent.
+
+    `supply`: their schedule, so that no server could show more throughput. `cap`: the most in flight, so that the
+    server did not meet the offered rate. `client`: the load generator's own host, which was too busy.
+    """
+
+    SUPPLY = "supply"
+    CAP = "cap"
+    CLIENT = "client"
+
+
 class LevelMeasurement(Value):
-    """One load level within one launch."""
+    """One load level within one launch.
+
+    `uncached_tokens_mean` is None where the server says of no request what it found in its cache. Where it says
+    it of some, silence means nothing found: engines leave a zero out. `rate_per_s` is what an open loop offered,
+    `rate_reached` = requests_per_s / rate_per_s, the share of it that was answered well; the time from the last
+    request to its answer counts. These two, `schedule_lag_p99_ms` and `pace` are None in a closed loop.
+    """
 
     level: str
     concurrency: int
@@ -82,6 +111,13 @@ class LevelMeasurement(Value):
     client_lag_p99_ms: float
     stamp: str
     errors: dict[str, int] = Field(default_factory=dict)
+    uncached_tokens_mean: float | None = None
+    in_flight_mean: float | None = None
+    in_flight_peak: int | None = None
+    rate_per_s: float | None = None
+    rate_reached: float | None = None
+    schedule_lag_p99_ms: float | None = None
+    pace: Pace | None = None
 
 
 class Trust(StrEnum):
@@ -122,7 +158,19 @@ def quantiles(values: Sequence[float]) -> Quantiles | None:
     )
 
 
-def summarise(level: str, concurrency: int, samples: Sequence[RequestSample]) -> LevelMeasurement:
+def in_flight_peak(samples: Sequence[RequestSample]) -> int:
+    """The most requests at one time; one that ends as another is sent makes room for it."""
+    changes = sorted([(s.t_send_s, 1) for s in samples] + [(s.t_last_s, -1) for s in samples])
+    most = now = 0
+    for _, change in changes:
+        now += change
+        most = max(most, now)
+    return max(most, 1)
+
+
+def summarise(
+    level: str, concurrency: int, samples: Sequence[RequestSample], rate_per_s: float | None = None
+) -> LevelMeasurement:
     """One level's figures; does not depend on the order of the samples. Needs at least one sample."""
     good = [s for s in samples if s.error is None]
     start = min(s.t_send_s for s in samples)
@@ -133,6 +181,10 @@ def summarise(level: str, concurrency: int, samples: Sequence[RequestSample]) ->
     lags = sorted(s.client_lag_ms for s in samples)
     prompts = [s.prompt_tokens for s in good if s.prompt_tokens is not None]
     outputs = [s.completion_tokens for s in good if s.completion_tokens is not None]
+    waits = sorted(s.schedule_lag_ms for s in samples if s.schedule_lag_ms is not None)
+    lag = quantile(waits, 0.99) if waits else None
+    requests_per_s = len(good) / duration
+    peak = in_flight_peak(samples)
     return LevelMeasurement(
         level=level,
         concurrency=concurrency,
@@ -144,10 +196,30 @@ def summarise(level: str, concurrency: int, samples: Sequence[RequestSample]) ->
         ttft_ms=quantiles([s.ttft_ms for s in good if s.ttft_ms is not None]),
         e2e_ms=quantiles([s.e2e_ms for s in good if s.e2e_ms is not None]),
         output_tok_s=sum(outputs) / duration,
-        requests_per_s=len(good) / duration,
+        requests_per_s=requests_per_s,
         prompt_tokens_mean=math.fsum(prompts) / len(prompts) if prompts else None,
         output_tokens_mean=math.fsum(outputs) / len(outputs) if outputs else None,
         client_lag_p99_ms=quantile(lags, 0.99),
         stamp="user" if any(s.stamp == "user" for s in samples) else "kernel",
         errors=errors,
+        uncached_tokens_mean=_uncached_tokens_mean(good),
+        in_flight_mean=math.fsum(s.t_last_s - s.t_send_s for s in samples) / duration,
+        in_flight_peak=peak,
+        rate_per_s=rate_per_s,
+        rate_reached=None if rate_per_s is None else requests_per_s / rate_per_s,
+        schedule_lag_p99_ms=lag,
+        pace=None if rate_per_s is None or lag is None else _pace(rate_per_s, lag, room=peak < concurrency),
     )
+
+
+def _pace(rate_per_s: float, lag_ms: float, *, room: bool) -> Pace:
+    if lag_ms <= max(SCHEDULE_LAG_MS, SCHEDULE_LAG_SHARE * 1000 / rate_per_s):
+        return Pace.SUPPLY
+    return Pace.CLIENT if room else Pace.CAP
+
+
+def _uncached_tokens_mean(good: Sequence[RequestSample]) -> float | None:
+    if all(s.cached_tokens is None for s in good):
+        return None
+    uncached = [s.prompt_tokens - (s.cached_tokens or 0) for s in good if s.prompt_tokens is not None]
+    return math.fsum(uncached) / len(uncached) if uncached else None

@@ -10,9 +10,12 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, field_validator, model_serializer, model_validator
 
+from autotune.domain.conditions import Conditions
 from autotune.domain.measurement import LevelMeasurement, Measurement, Trust
 from autotune.domain.value import Value
+from autotune.domain.workload import LEVEL_NAME
 
+NOT_COMPARABLE = "not comparable"  # how a reason begins that tells of other conditions than the baseline's
 _QUANTILES = {"": "mean", "_p50": "p50", "_p90": "p90", "_p99": "p99"}
 METRICS: tuple[str, ...] = (
     *(f"{base}{q}_ms" for base in ("tpot", "ttft", "e2e") for q in _QUANTILES),
@@ -50,7 +53,7 @@ class Limit(Value):
     metric: str
     op: str = Field(pattern=r"^(<=|>=|==|<|>)$")
     bound: float
-    level: str | None = Field(default=None, pattern=r"^c\d+$")
+    level: str | None = Field(default=None, pattern=rf"^{LEVEL_NAME}$")
 
     @field_validator("metric")
     @classmethod
@@ -62,7 +65,7 @@ class Limit(Value):
     @classmethod
     def parse(cls, text: str) -> Limit:
         """Raises ValueError with the allowed metrics or the form."""
-        form = r"\s*(\w+)\s*(<=|>=|==|<|>)\s*([-+0-9.eE]+)\s*(?:at\s+(c\d+))?\s*"
+        form = rf"\s*(\w+)\s*(<=|>=|==|<|>)\s*([-+0-9.eE]+)\s*(?:at\s+({LEVEL_NAME}))?\s*"
         match = re.fullmatch(form, text)
         if not match:
             raise ValueError(f"{text!r} is not of the form 'metric <= number' or 'metric <= number at c8'")
@@ -156,10 +159,15 @@ class Margin(Value):
 
 
 class Verdict(Value):
-    """The judgement of one measurement. Infeasible comes with reasons; `objective` may still be known."""
+    """The judgement of one measurement. Infeasible comes with reasons; `objective` may still be known.
+
+    Not `comparable`: it was measured under other conditions than the baseline, so it is infeasible and has no
+    objective, which would only invite a comparison.
+    """
 
     feasible: bool
     objective: float | None
+    comparable: bool = True
     margins: tuple[Margin, ...] = ()
     reasons: tuple[str, ...] = ()
 
@@ -168,8 +176,13 @@ class Verdict(Value):
         return max((m.excess for m in self.margins), default=0.0)
 
 
-def judge(measurement: Measurement, objective: Objective, sla: Sequence[Limit]) -> Verdict:
-    """Better numbers never turn feasible into infeasible; an undefined metric breaks its limit."""
+def judge(
+    measurement: Measurement, objective: Objective, sla: Sequence[Limit], reference: Conditions | None = None
+) -> Verdict:
+    """Better numbers never turn feasible into infeasible; an undefined metric breaks its limit.
+
+    `reference`: the conditions of the study's baseline, where they are known.
+    """
     margins: list[Margin] = []
     for limit in sla:
         for name, level in measurement.levels.items():
@@ -187,4 +200,11 @@ def judge(measurement: Measurement, objective: Objective, sla: Sequence[Limit]) 
         reasons.append(f"{objective.metric} is undefined")
     if measurement.trust is Trust.INVALID:
         reasons += [f"not trusted: {reason}" for reason in measurement.trust_reasons]
-    return Verdict(feasible=not reasons, objective=value, margins=tuple(margins), reasons=tuple(reasons))
+    others = () if reference is None else reference.differences(measurement)
+    return Verdict(
+        feasible=not reasons and not others,
+        objective=None if others else value,
+        comparable=not others,
+        margins=tuple(margins),
+        reasons=(*(f"{NOT_COMPARABLE}: {other}" for other in others), *reasons),
+    )

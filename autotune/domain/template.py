@@ -3,11 +3,13 @@
 A study never carries a command. The template fixes argv[0], the model's path and the libraries; a study
 only names a template and a model of it, and fills typed parameters from its search space.
 
-Placeholders in `argv` and `env`: `{host} {port} {model} {model_path} {devices} {trial_dir} {python} {stack}`.
+Placeholders in `argv` and `env`: `{host} {port} {model} {model_path} {devices} {trial_dir} {python} {stack}`, and
+`{decode_port}` for the port of the role `decode`. All roles of a template run on one host.
 """
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Mapping
 
@@ -18,6 +20,8 @@ from autotune.domain.stack import StackVersions
 from autotune.domain.value import Value
 
 PLACEHOLDERS = frozenset({"host", "port", "model", "model_path", "devices", "trial_dir", "python", "stack"})
+PORT_SUFFIX = "_port"
+_PORT_OF = re.compile(r"\{([A-Za-z0-9._-]+)_port\}")
 
 # Never taken from a search space: they change which code runs or carry our own secrets.
 DENIED_ENV_PREFIXES = ("LD_", "DYLD_", "PYTHON", "RAY_", "AUTOTUNE_")
@@ -46,19 +50,26 @@ class Deadlines(Value):
 
 
 class RoleTemplate(Value):
-    """How one server role is started on this host."""
+    """How one server role is started on this host. A role without `takes_devices` computes nothing on a device."""
 
     argv: tuple[str, ...] = Field(min_length=1)
     env: dict[str, str] = Field(default_factory=dict)
+    takes_devices: bool = True
 
     @field_validator("argv")
     @classmethod
     def _known_placeholders(cls, argv: tuple[str, ...]) -> tuple[str, ...]:
         for word in argv:
             for _, field, _, _ in string.Formatter().parse(word):
-                if field is not None and field not in PLACEHOLDERS:
+                if field is not None and field not in PLACEHOLDERS and not field.endswith(PORT_SUFFIX):
                     raise ValueError(f"unknown placeholder {{{field}}}; known: {', '.join(sorted(PLACEHOLDERS))}")
         return argv
+
+    @property
+    def named_ports(self) -> frozenset[str]:
+        """The roles whose ports this one is told."""
+        texts = (*self.argv, *self.env.values())
+        return frozenset(name for text in texts for name in _PORT_OF.findall(text))
 
     @property
     def takes_stack(self) -> bool:
@@ -109,11 +120,25 @@ class LaunchTemplate(Value):
             raise ValueError(f"default_stack {self.default_stack!r} is none of `stacks`: {known}")
         return self
 
+    @model_validator(mode="after")
+    def _ports_have_roles(self) -> LaunchTemplate:
+        for name, role in self.roles.items():
+            strangers = sorted(role.named_ports - self.roles.keys())
+            if strangers:
+                known = ", ".join(sorted(self.roles))
+                raise ValueError(f"role {name} holds {{{strangers[0]}{PORT_SUFFIX}}}, but the roles are: {known}")
+        return self
+
     def versions_on(self, stack: str | None) -> StackVersions:
         """What is installed on one of `stacks` (None: on the default one). KeyError for a stack that is not listed."""
         name = self.default_stack if stack is None else stack
         variant = None if name is None else self.stacks[name].versions
         return self.versions if variant is None else variant.over(self.versions)
+
+
+def role_ports(ports: Mapping[str, int]) -> dict[str, str]:
+    """What fills `{decode_port}` and its like, from the port of each role."""
+    return {f"{role}{PORT_SUFFIX}": str(port) for role, port in ports.items()}
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from autotune.domain.measurement import LevelMeasurement, Measurement, RequestSample, Trust
+from autotune.domain.measurement import LevelMeasurement, Measurement, Pace, RequestSample, Trust
 from autotune.domain.workload import Workload
 
 COALESCED_SHARE = 0.10  # above it, TTFT is a bound and no value
@@ -61,8 +61,21 @@ def assess(
             )
         if level.stamp == "user" and level.client_lag_p99_ms > USER_LAG_MS:
             warn.append(f"{name}: arrival times are from user space and up to {level.client_lag_p99_ms:.1f} ms late")
+        if (late := _off_schedule(level)) is not None:
+            warn.append(f"{name}: {late}")
     trust = Trust.INVALID if invalid else Trust.WARN if warn else Trust.OK
     return Measurement(levels={m.level: m for m in levels}, trust=trust, trust_reasons=(*invalid, *warn))
+
+
+def _off_schedule(level: LevelMeasurement) -> str | None:
+    """Why requests of an open loop were not sent when they were due; None where they were."""
+    if level.pace not in (Pace.CAP, Pace.CLIENT):
+        return None
+    late = f"requests were sent up to {level.schedule_lag_p99_ms or 0:.0f} ms behind their schedule"
+    if level.pace is Pace.CLIENT:
+        return f"{late} with room for more in flight: the host of the load generator was too busy to keep it"
+    reached = f"{level.rate_reached or 0:.0%} reached"
+    return f"cap-bound, {late}: {level.concurrency} in flight, not {level.rate_per_s:g}/s, set the pace ({reached})"
 
 
 def _counts(errors: Mapping[str, int]) -> str:

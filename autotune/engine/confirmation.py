@@ -21,6 +21,7 @@ from autotune.domain.recipe import Comparison, Evidence, Interval
 from autotune.domain.study import StudySpec
 from autotune.domain.trial import StudyPhase, Trial, TrialState
 from autotune.domain.value import Value
+from autotune.engine.comparability import is_comparable
 
 BASELINE = "baseline"
 CONFIDENCE = 0.95
@@ -82,7 +83,7 @@ def evidence(label: str, trials: Sequence[Trial], spec: StudySpec) -> Evidence:
 
 
 def _measurements(trials: Sequence[Trial]) -> list[Measurement]:
-    return [t.measurement for t in trials if t.measurement is not None]
+    return [t.measurement for t in trials if t.measurement is not None and is_comparable(t)]
 
 
 def _level_reading(level: str, name: str) -> Reading:
@@ -109,14 +110,17 @@ def _compare(sides: _Sides, label: str, members: Sequence[Trial]) -> Comparison:
         for load in spec.workload.levels
         if (interval := _gain(sides, _level_reading(load.name, name), members))
     }
+    strange = sum(not is_comparable(t) for t in members)
     if shown.failed_trials:
         reason = f"{len(shown.failed_trials)} of {shown.launches} launches failed"
+    elif strange:
+        reason = f"{strange} of {shown.launches} launches can't be compared with the baseline"
     elif shown.infeasible_trials:
         reason = f"{len(shown.infeasible_trials)} of {shown.launches} launches broke a limit"
     elif shown.launches < spec.confirmation.rounds:
         reason = f"only {shown.launches} of {spec.confirmation.rounds} launches were made"
     elif gain is None:
-        reason = "too few measured launches for an interval"
+        reason = "too few launches that can be compared for an interval"
     elif gain.low <= 0:
         reason = f"the interval of the gain, {gain.low:.1f} to {gain.high:.1f} %, reaches 0"
     else:

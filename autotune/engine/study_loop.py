@@ -11,10 +11,12 @@ from autotune.domain.failure import Failure, FailureClass, Phase
 from autotune.domain.job import TrialJob, TrialOutcome
 from autotune.domain.knobs import KnobValue
 from autotune.domain.launch_plan import render
-from autotune.domain.objective import judge
+from autotune.domain.measurement import Measurement
+from autotune.domain.objective import Verdict, judge
 from autotune.domain.space import Settled
 from autotune.domain.study import Study
 from autotune.domain.trial import MAX_ATTEMPTS, NewTrial, StudyPhase, Trial, TrialState
+from autotune.engine.comparability import reference
 from autotune.engine.corrections import counted_candidate
 from autotune.engine.ports import Clock, Proposer, ProposerSource, StudyStore, TrialExecutor
 from autotune.engine.study_plan import Finish, Launch, Search, StudyProgress, Wait, next_step
@@ -85,14 +87,17 @@ class StudyLoop:
         counted = counted_candidate(self._space, trial.candidate, outcome, self._facts)
         if counted is not None:
             outcome = outcome.model_copy(update={"counted": counted})
-        spec = self._study.spec
-        verdict = judge(outcome.measurement, spec.objective, spec.sla) if outcome.measurement else None
+        verdict = self._verdict(trial, outcome.measurement) if outcome.measurement else None
         try:
             done = self._store.finish_trial(self._study.id, trial.number, trial.attempt, outcome, verdict)
         except TrialAlreadyFinished:
             done = self._store.trial(self._study.id, trial.number)
         self._trials[trial.number] = done
         self._proposer.tell(done)
+
+    def _verdict(self, trial: Trial, measurement: Measurement) -> Verdict:
+        spec = self._study.spec
+        return judge(measurement, spec.objective, spec.sla, reference(self._trials.values(), trial, measurement))
 
     def suspend(self) -> None:
         """End every attempt in flight and keep its trial for later: the service is being stopped."""
@@ -210,5 +215,6 @@ class StudyLoop:
             plan=trial.plan,
             workload=spec.workload,
             seed=int.from_bytes(digest[:4], "big") & 0x7FFFFFFF,
+            study_seed=spec.seed,
             stall_limit_s=trial.stall_limit_s,
         )

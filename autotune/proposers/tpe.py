@@ -1,7 +1,8 @@
 """Optuna's TPE behind the proposer port, on an in-memory study that is rebuilt from the stored trials.
 
 A crash is told as COMPLETE with a broken constraint and a finite penalty: told as FAIL, TPE repeated a
-crashing choice in 35 of 40 trials. What the infrastructure lost is told as FAIL, which samplers ignore.
+crashing choice in 35 of 40 trials. So is a trial that can't be compared with the baseline. What the
+infrastructure lost is told as FAIL, which samplers ignore.
 """
 
 from __future__ import annotations
@@ -109,8 +110,9 @@ class TpeProposer:
         if trial.failure is not None:
             if not trial.failure.failure_class.blames_candidate:
                 return None
-            penalty = statistics.median(self._costs) if self._costs else 0.0
-            return penalty, {"crash": 1.0, "sla": 1.0}
+            return self._penalty(), {"crash": 1.0, "sla": 1.0}
+        if trial.verdict is not None and not trial.verdict.comparable:
+            return self._penalty(), {"crash": -1.0, "sla": 1.0}
         if trial.verdict is None or trial.cost is None:
             return None
         cost = self._objective.cost(trial.cost)
@@ -118,6 +120,9 @@ class TpeProposer:
         feasible = trial.verdict.feasible
         excess = trial.verdict.worst_excess
         return cost, {"crash": -1.0, "sla": min(excess, 0.0) if feasible else max(excess, 1e-3)}
+
+    def _penalty(self) -> float:
+        return statistics.median(self._costs) if self._costs else 0.0
 
     def _sampler(self, attempt: int) -> BaseSampler:
         # One seed per proposal: a sampler made anew with the study's seed would repeat its first suggestion.

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from autotune.domain.conditions import Conditions
+from autotune.domain.objective import judge
 from autotune.domain.study import Study
 from autotune.domain.trial import StudyPhase
 from autotune.engine.study_loop import attempt_uid
+from tests import builders
 from tests.api.running_api import EVIL, RunningApi, failed, measured, started
 
 
@@ -42,6 +45,24 @@ def test_a_line_says_what_a_table_shows(api: RunningApi, study: Study) -> None:
         "failure_class": "out_of_memory",
         "summary": "the device ran out of memory",
     }
+
+
+def test_a_trial_that_can_not_be_compared_shows_as_such(api: RunningApi, study: Study) -> None:
+    trial = started(api.store, study, values={"draft_length": 4})
+    uid = attempt_uid(study, trial.number, 1)
+    found = builders.outcome(uid, measurement=builders.measurement(tpot_ms=5, uncached_tokens=900.0))
+    assert found.measurement is not None
+    reference = Conditions(uncached_tokens={"c8": 11392.0})
+    verdict = judge(found.measurement, study.spec.objective, study.spec.sla, reference)
+    api.store.finish_trial(study.id, trial.number, 1, found, verdict)
+    reason = "not comparable: 900 uncached tokens a request at c8, the baseline had 11392"
+    told = {"feasible": False, "comparable": False, "objective": None, "reasons": [reason]}
+    line = api.get(f"/api/v1/studies/{study.id}/trials").json()["items"][trial.number]
+    assert line["verdict"] == told
+    detail = api.get(f"/api/v1/studies/{study.id}/trials/{trial.number}").json()
+    assert {key: detail["verdict"][key] for key in told} == told
+    assert detail["measurement"]["levels"]["c8"]["uncached_tokens_mean"] == 900
+    assert api.get(f"/api/v1/studies/{study.id}").json()["best"]["number"] == 1
 
 
 @pytest.mark.parametrize(

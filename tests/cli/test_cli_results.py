@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from autotune.cli.client import Client
+from autotune.cli.result import outcomes_of
 from autotune.domain.export import to_env, to_json, to_sh
+from autotune.domain.objective import Verdict
 from autotune.domain.trial import TrialState
 from autotune.errors import InvalidRequest
 from tests import builders
@@ -56,6 +58,20 @@ def test_one_trial_is_shown_with_command_and_figures(api: FakeApi, autotune: Com
     assert "requests would queue" in done.out
     assert "c8" in done.out
     assert autotune("trial", "3", "1", "--json").json["number"] == 1
+
+
+def test_a_trial_that_can_not_be_compared_shows_as_such(api: FakeApi, autotune: CommandLine) -> None:
+    why = "900 uncached tokens a request at c8, the baseline had 11392"
+    verdict = Verdict(feasible=False, comparable=False, objective=None, reasons=(f"not comparable: {why}",))
+    shown = trial(1, values={"buffer_mb": 128}, tpot_ms=5.0).model_copy(update={"verdict": verdict})
+    api.says("GET /studies/3/trials/1", detail(shown))
+    row = next(text for text in autotune("trial", "3", "1").out.splitlines() if "uncached" in text)
+    assert row.split("  ")[0] == "not comparable"
+    assert why in row
+    api.lists["/studies/3/trials"] = [line(shown)]
+    assert f"not comparable: {why}"[:60] in autotune("trials", "3").out
+    with Client(api.url) as client:
+        assert outcomes_of(client, 3) == {"not comparable": 1}
 
 
 def test_a_failed_trial_is_shown_with_its_log(api: FakeApi, autotune: CommandLine) -> None:

@@ -116,6 +116,9 @@ def test_a_missing_key_is_told_where_it_belongs() -> None:
         ("error_rate == 0", "error_rate = 0", "sla[1]", "is not of the right form", True),
         ("error_rate == 0", "error_rate == 1.2.3", "sla[1]", "is not a number", False),
         ("error_rate == 0", "{metric: nonsense, op: '<=', bound: 1}", "sla[1].metric", "unknown metric nonsense", True),
+        ("requests: 16", "requests: 16, rate_per_s: 0", "workload.levels[1].rate_per_s", "at least 0.001", True),
+        ("requests: 16", "requests: 16, rate_per_s: x", "workload.levels[1].rate_per_s", "must be a number", True),
+        ("requests: 16", "requests: 16, arrivals: constant", "workload.levels[1].arrivals", "no rate_per_s", False),
         ("8, requests: 16", "8, requests: 0", "workload.levels[1].requests", "is 0", True),
         ("{max_num_seqs: 32}", "{max_num_seqs: {a: 1}}", "baseline.max_num_seqs", "a mapping does not fit here", True),
     ],
@@ -128,6 +131,41 @@ def test_a_wrong_value_is_told_with_key_line_and_what_would_do(
     assert words in problem.message
     assert problem.line == line_of(old)
     assert bool(problem.allowed) == allowed
+
+
+def test_open_loops_and_a_shared_prefix() -> None:
+    text = GOOD.replace("requests: 16}", "requests: 16, rate_per_s: 2}").replace("c8: 2", "c8r2: 2")
+    text = text.replace("prompt_tokens: 64", "prompt_tokens: 64\n  shared_prefix_tokens: 48")
+    spec = read_study(text.replace("error_rate == 0", "error_rate == 0 at c8r2"))
+    assert [level.name for level in spec.workload.levels] == ["c1", "c8r2"]
+    assert spec.workload.shared_prefix_tokens == 48
+    assert read_study(spec.model_dump_json()) == spec
+
+
+def test_a_level_with_a_rate_has_another_name() -> None:
+    open_loop = GOOD.replace("requests: 16}", "requests: 16, rate_per_s: 2}")
+    (problem,) = problems(open_loop)
+    assert (problem.key, problem.allowed) == ("objective.weights.c8", ("c1", "c8r2"))
+    (problem,) = problems(
+        open_loop.replace("c8: 2", "c8r2: 2").replace("rate_per_s: 2", "rate_per_s: 2, arrivals: odd")
+    )
+    assert (problem.key, problem.allowed) == ("workload.levels[1].arrivals", ("constant", "poisson"))
+
+
+def test_a_prefix_that_leaves_nothing_says_what_to_do() -> None:
+    problem = the_problem("prompt_tokens: 64", "prompt_tokens: 64\n  shared_prefix_tokens: 64")
+    assert problem.key == "workload.shared_prefix_tokens"
+    assert problem.message == "64 is not below prompt_tokens, 64"
+    assert problem.mend == "lower it, or raise prompt_tokens: each request needs tokens of its own"
+
+
+def test_a_level_that_is_given_twice_says_what_to_do() -> None:
+    (problem,) = problems(
+        GOOD.replace("concurrency: 8", "concurrency: 1").replace("c8: 2", "c1: 2").replace("c1: 1, ", "")
+    )
+    assert problem.key == "workload.levels"
+    assert problem.message.endswith("may occur once at a rate, got c1, c1")
+    assert problem.mend == "remove a level, or give it another concurrency or rate_per_s"
 
 
 def test_choices_and_ranges_are_listed() -> None:

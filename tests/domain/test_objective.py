@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.domain.conditions import Conditions
 from autotune.domain.measurement import Trust
-from autotune.domain.objective import METRICS, Limit, Objective, ObjectiveMetric, judge, metric
+from autotune.domain.objective import METRICS, Limit, Objective, ObjectiveMetric, Verdict, judge, metric
 from tests import builders
 
 LIMITS = (Limit.parse("ttft_p99_ms <= 400"), Limit.parse("tpot_ms <= 12 at c8"), Limit.parse("error_rate == 0"))
@@ -23,6 +24,8 @@ times = st.floats(0.1, 1000)
         ("tpot_ms<12.5 at c8", "tpot_ms", "<", 12.5, "c8"),
         ("error_rate == 0", "error_rate", "==", 0.0, None),
         ("  output_tok_s >= 1e3 ", "output_tok_s", ">=", 1000.0, None),
+        ("tpot_ms <= 12 at c48r2", "tpot_ms", "<=", 12.0, "c48r2"),
+        ("tpot_ms <= 12 at c48r0.5", "tpot_ms", "<=", 12.0, "c48r0.5"),
     ],
 )
 def test_limits_are_read_as_people_write_them(
@@ -41,6 +44,8 @@ def test_limits_are_read_as_people_write_them(
         ("ttft_ms", "is not of the form"),
         ("ttft_ms =< 3", "is not of the form"),
         ("ttft_ms <= 1e", "is not a number"),
+        ("ttft_ms <= 3 at c8r", "is not of the form"),
+        ("ttft_ms <= 3 at c8r.5", "is not of the form"),
     ],
 )
 def test_a_malformed_limit_says_what_is_allowed(text: str, message: str) -> None:
@@ -72,6 +77,30 @@ def test_an_untrusted_measurement_is_infeasible_with_its_reasons() -> None:
     assert not verdict.feasible
     assert verdict.reasons == ("not trusted: c1: cut short",)
     assert verdict.objective is not None
+
+
+def test_other_conditions_than_the_baselines_leave_no_number_to_compare() -> None:
+    reference = Conditions(uncached_tokens={"c1": 11392.0})
+    measured = builders.measurement(levels=("c1",), uncached_tokens=12345.0)
+    verdict = judge(measured, Objective(), (), reference)
+    assert (verdict.feasible, verdict.comparable, verdict.objective) == (False, False, None)
+    assert verdict.reasons == ("not comparable: 12345 uncached tokens a request at c1, the baseline had 11392",)
+    same = judge(builders.measurement(levels=("c1",), uncached_tokens=11400.0), Objective(), (), reference)
+    assert (same.feasible, same.comparable) == (True, True)
+    assert same == judge(builders.measurement(levels=("c1",), uncached_tokens=11400.0), Objective(), ())
+
+
+def test_every_other_reason_is_told_beside_it() -> None:
+    measured = builders.measurement(levels=("c8",), tpot_ms=13.0, uncached_tokens=900.0)
+    verdict = judge(measured, Objective(), LIMITS, Conditions(uncached_tokens={"c8": 64.0}))
+    assert [reason.split(":")[0] for reason in verdict.reasons] == [
+        "not comparable",
+        "tpot_ms <= 12 at c8 is broken at c8",
+    ]
+
+
+def test_a_verdict_that_was_stored_before_there_were_conditions_is_comparable() -> None:
+    assert Verdict.model_validate_json('{"feasible": true, "objective": 9.5, "margins": [], "reasons": []}').comparable
 
 
 def test_the_objective_is_a_weighted_geometric_mean() -> None:

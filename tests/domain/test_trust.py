@@ -104,3 +104,31 @@ def test_each_level_is_judged() -> None:
     found = assess(workload, samples, [summarise("c1", 1, samples["c1"]), summarise("c4", 4, samples["c4"])])
     assert found.trust is Trust.INVALID
     assert found.trust_reasons == ("c4: no request ended as planned",)
+
+
+def open_loop(lag_ms: float, last_s: float, cap: int = 4) -> Measurement:
+    """Twenty requests that are due at once and so many ms later."""
+    level = LoadLevel(concurrency=cap, requests=20, rate_per_s=10)
+    workload = Workload(prompt_tokens=1000, output_tokens=100, levels=(level,))
+    values = {**GOOD, "t_last_s": last_s, "schedule_lag_ms": lag_ms}
+    samples = [RequestSample(index=n, **{**values, "t_send_s": n * 0.01}) for n in range(20)]
+    return assess(workload, {level.name: samples}, [summarise(level.name, cap, samples, 10.0)])
+
+
+def test_a_cap_that_delays_requests_is_told() -> None:
+    found = open_loop(500.0, 4.0)
+    assert found.trust is Trust.WARN
+    assert found.trust_reasons == (
+        "c4r10: cap-bound, requests were sent up to 500 ms behind their schedule: 4 in flight, not 10/s, set the pace "
+        "(50% reached)",
+    )
+
+
+def test_a_host_that_delays_requests_is_told() -> None:
+    found = open_loop(500.0, 4.0, cap=30)
+    assert found.trust is Trust.WARN
+    assert "too busy to keep it" in found.trust_reasons[0]
+
+
+def test_a_schedule_that_was_kept_raises_no_doubts() -> None:
+    assert open_loop(1.0, 4.0).trust is Trust.OK

@@ -11,12 +11,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 UNTIL_EOF = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+CONTROL_PATHS = ("/reset_prefix_cache", "/flush_cache")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Script:
     hang_up_s: float | None = None  # so long after a whole answer: close the connection without a word
     answer_early: bool = False  # answer as soon as the head is there, without reading the body
     raw: bytes | None = None  # send exactly this and close
+    cached: Callable[[Served], int | None] = lambda _: None  # cached tokens that the usage tells; None: nothing of it
 
 
 WELL_BEHAVED = Script()
@@ -70,10 +73,20 @@ class Served:
 
 
 class MockEndpoint:
-    """Serves on 127.0.0.1 while it is entered. `script` may depend on the number of the request, from 0."""
+    """Serves on 127.0.0.1 while it is entered. `script` may depend on the number of the request, from 0.
 
-    def __init__(self, script: Script | Callable[[int], Script] = WELL_BEHAVED) -> None:
+    `controls`: statuses by path, in turn and the last one for ever; such requests are in `controlled`, as (path,
+    number of requests served before). One of `CONTROL_PATHS` that is not listed is unknown.
+    """
+
+    def __init__(
+        self,
+        script: Script | Callable[[int], Script] = WELL_BEHAVED,
+        controls: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
         self.served: list[Served] = []
+        self.controlled: list[tuple[str, int]] = []
+        self._controls = {path: list(statuses) for path, statuses in (controls or {}).items()}
         self.open_now = 0
         self.open_most = 0
         self._script = script if callable(script) else lambda _: script
@@ -128,8 +141,11 @@ class MockEndpoint:
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> bool:
         head = await reader.readuntil(b"\r\n\r\n")
+        path = head.split(b" ")[1].decode()
+        if path in CONTROL_PATHS:
+            return await self._control(path, writer)
         script = self._script(len(self.served))
-        served = Served(head.split(b" ")[1].decode(), {}, time.monotonic_ns(), number)
+        served = Served(path, {}, time.monotonic_ns(), number)
         self.served.append(served)
         if not script.answer_early:
             lines = head.lower().split(b"\r\n")
@@ -146,6 +162,14 @@ class MockEndpoint:
             await asyncio.sleep(script.hang_up_s)
             return False
         return goes_on
+
+    async def _control(self, path: str, writer: asyncio.StreamWriter) -> bool:
+        self.controlled.append((path, len(self.served)))
+        statuses = self._controls.get(path, [404])
+        status = statuses.pop(0) if len(statuses) > 1 else statuses[0]
+        writer.write(b"HTTP/1.1 %d Control\r\ncontent-length: 0\r\n\r\n" % status)
+        await writer.drain()
+        return True
 
 
 class _Answer:
@@ -228,8 +252,10 @@ class _Answer:
     def count(self) -> int:
         return int(self.served.body["max_tokens"]) if self.script.tokens is None else self.script.tokens
 
-    def usage(self, count: int) -> dict[str, int]:
-        return {"prompt_tokens": len(self.served.body.get("prompt", "")), "completion_tokens": count}
+    def usage(self, count: int) -> dict[str, Any]:
+        cached = self.script.cached(self.served)
+        details = {} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}
+        return {"prompt_tokens": len(self.served.body.get("prompt", "")), "completion_tokens": count, **details}
 
     def choice(self, text: str, reason: str | None) -> dict[str, Any]:
         inner = {"text": text} if self.script.channel == "text" else {"delta": {self.script.channel: text}}

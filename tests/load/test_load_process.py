@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import socket
 import statistics
 import subprocess
@@ -16,51 +15,13 @@ import pytest
 
 from autotune.domain.measurement import RequestSample, Trust, summarise
 from autotune.domain.trust import assess
-from autotune.domain.workload import LoadLevel, Workload
 from tests.load.mock_endpoint import MockEndpoint, Script, Served
+from tests.load.running import ENV, ended, run, spec_of
 from workers.load.process import LoadFailed, LoadProcess
 from workers.load.prompts import WARM_UP, PromptSource
 from workers.load.spec import LoadProgress, LoadResult, LoadSpec
 
-ENV = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
 CLOCK_ERROR_MS = 0.1
-
-
-def spec_of(
-    url: str, *levels: tuple[int, int], output: int = 20, prompt: int = 32, warm_up: int = 2, timeout_s: float = 30
-) -> LoadSpec:
-    workload = Workload(
-        prompt_tokens=prompt,
-        output_tokens=output,
-        levels=tuple(LoadLevel(concurrency=c, requests=n) for c, n in levels),
-        warmup_requests=warm_up,
-        request_timeout_s=timeout_s,
-    )
-    return LoadSpec(base_url=url, model="mock", workload=workload, seed=11)
-
-
-def ended(process: LoadProcess) -> list[LoadProgress]:
-    """Every phase seen until the end."""
-    seen: list[LoadProgress] = []
-    end = time.monotonic() + 60
-    while True:
-        over = process.ended
-        progress = process.poll()
-        if not seen or seen[-1] != progress:
-            seen.append(progress)
-        if over:
-            return seen
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def run(spec: LoadSpec, folder: Path) -> LoadResult:
-    process = LoadProcess.start(spec, folder, ENV)
-    try:
-        ended(process)
-        return process.result()
-    finally:
-        process.stop()
 
 
 def errors(samples: tuple[RequestSample, ...]) -> list[str | None]:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from autotune.domain.workload import LoadLevel, Workload
-from workers.load.closed_loop import Heartbeat
+from workers.load.heartbeat import Heartbeat
 from workers.load.spec import LoadSpec
 
 

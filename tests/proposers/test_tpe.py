@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.domain.knobs import BooleanKind, ChoiceKind, EnvVar, FloatKind, IntegerKind, Knob, KnobValue, ListKind
+from autotune.domain.objective import Verdict
 from autotune.domain.space import SearchSpace
 from autotune.domain.trial import StudyPhase, TrialState
 from autotune.engine.ports import ProposerSource
@@ -35,6 +38,30 @@ def crash_space() -> SearchSpace:
         ),
         baseline={"bad": False, "size": 500},
     )
+
+
+def test_what_can_not_be_compared_is_learned_too() -> None:
+    """Without a number a trial teaches nothing; as an infeasible one it keeps the search away."""
+    strange = 0
+    space, history = crash_space(), History()
+    proposer = TpeSource().proposer(study(seed=3), space, ())
+    for _ in range(30):
+        values = proposer.ask()
+        assert values is not None
+        candidate = space.settle(space.complete(values), {}).candidate
+        running = history.add(StudyPhase.SEARCH, state=TrialState.RUNNING)
+        history.trials.pop()
+        changes: dict[str, Any] = {"candidate": candidate, "proposal": dict(values)}
+        proposer.pending(running.model_copy(update=changes))
+        done = history.add(StudyPhase.SEARCH, tpot_ms=10 + float(str(values["size"])) / 1000)
+        if values["bad"]:
+            strange += 1
+            changes["verdict"] = Verdict(feasible=False, comparable=False, objective=None, reasons=("not comparable",))
+        history.trials[-1] = done.model_copy(update=changes)
+        proposer.tell(history.trials[-1])
+    assert 0 < strange <= 12
+    rebuilt = TpeSource().proposer(study(seed=3), space, history.trials)
+    assert rebuilt.ask() == proposer.ask()
 
 
 def test_a_crash_is_learned_and_not_repeated_all_night() -> None:

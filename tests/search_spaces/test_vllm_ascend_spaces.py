@@ -125,7 +125,8 @@ def test_a_condition_looks_only_at_earlier_knobs(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_how_many_knobs_there_are(name: str) -> None:
     tiers = [sum(knob.tier == tier for knob in SPACES[name].knobs) for tier in (1, 2, 3, 4)]
-    assert tiers == [25, 24, 90, 57]
+    changed_source = 3 if name == "vllm-ascend-910b" else 0  # what report B changed
+    assert tiers == [25, 24, 90 + changed_source, 57]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -329,6 +330,10 @@ def test_report_b_s_layouts_launch() -> None:
         "report-b-ep4": ("4", False, True),
         "report-b-tp2-ep2": ("2", True, True),
         "report-b-nhr": ("4", False, True),
+        "report-b-fused-gating": ("2", False, False),
+        "report-b-experts": ("2", False, True),
+        "report-b-collectives": ("2", False, True),
+        "report-b-final": ("2", False, True),
     }
 
 

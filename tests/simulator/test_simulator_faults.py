@@ -1,4 +1,4 @@
-"""Every way in which a start fails, as a real process: exit status and the decisive line."""
+"""Every way in which a start fails, as a real process: exit status, decisive line and what the classifier says."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from autotune.domain.failure import FailureClass, Phase
+from workers.failures.classify import classify
 
 SYSTEMS = Path(__file__).parents[2] / "workers/simulator/systems"
 SYSTEM = SYSTEMS / "qwen3.5-35b-a3b-910c.yaml"
@@ -30,35 +33,79 @@ def start(flags: tuple[str, ...], env: dict[str, str], system: Path = SYSTEM) ->
     return done.returncode, done.stderr
 
 
-ENGINE_FAULTS: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
-    "static kernel": (("--additional-config", STATIC), {}, "LOCAL_WORLD_SIZE"),
-    "capture memory": ((), {"HCCL_BUFFSIZE": "3000"}, "NPU out of memory. Tried to allocate"),
-    "weights": (("-tp", "1"), {}, "NPU out of memory. Tried to allocate"),
-    "cache memory": (("--gpu-memory-utilization", "0.5"), {}, "No available memory for the cache blocks"),
-    "context": (("--gpu-memory-utilization", "0.62", "--max-model-len", "262144"), {}, "model's max seq len (262144)"),
-    "flashcomm": ((), {"VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"}, "failed, detail:EZ9999"),
-    "matmul": ((), {"VLLM_ASCEND_ENABLE_MATMUL_ALLREDUCE": "1"}, "call aclnnMatmulAllReduce"),
+ENGINE_FAULTS: dict[str, tuple[tuple[str, ...], dict[str, str], str, FailureClass]] = {
+    "static kernel": (("--additional-config", STATIC), {}, "LOCAL_WORLD_SIZE", FailureClass.COMPILE),
+    "capture memory": (
+        (),
+        {"HCCL_BUFFSIZE": "3000"},
+        "NPU out of memory. Tried to allocate",
+        FailureClass.OUT_OF_MEMORY,
+    ),
+    "weights": (("-tp", "1"), {}, "NPU out of memory. Tried to allocate", FailureClass.OUT_OF_MEMORY),
+    "cache memory": (
+        ("--gpu-memory-utilization", "0.5"),
+        {},
+        "No available memory for the cache blocks",
+        FailureClass.OUT_OF_MEMORY,
+    ),
+    "context": (
+        ("--gpu-memory-utilization", "0.62", "--max-model-len", "262144"),
+        {},
+        "model's max seq len (262144)",
+        FailureClass.OUT_OF_MEMORY,
+    ),
+    "flashcomm": (
+        (),
+        {"VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"},
+        "failed, detail:EZ9999",
+        FailureClass.UNSUPPORTED_OPERATOR,
+    ),
+    "matmul": (
+        (),
+        {"VLLM_ASCEND_ENABLE_MATMUL_ALLREDUCE": "1"},
+        "call aclnnMatmulAllReduce",
+        FailureClass.UNSUPPORTED_OPERATOR,
+    ),
     "task queue": (
         (),
         {"TASK_QUEUE_ENABLE": "2"},
         "Do not support TASK_QUEUE_ENABLE = 2 during NPU graph capture",
+        FailureClass.GRAPH_CAPTURE,
     ),
-    "page size": ((), {"PYTORCH_NPU_ALLOC_CONF": "page_size:2g"}, "Unsupported page_size value: 2g"),
+    "page size": (
+        (),
+        {"PYTORCH_NPU_ALLOC_CONF": "page_size:2g"},
+        "Unsupported page_size value: 2g",
+        FailureClass.INVALID_CONFIG,
+    ),
     "fixed pages": (
         (),
         {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:False,page_size:1g"},
         "Unrecognized key 'page_size'",
+        FailureClass.INVALID_CONFIG,
     ),
-    "expansion mode": ((), {"HCCL_OP_EXPANSION_MODE": "FAST"}, "EI0001"),
-    "utilization": (("--gpu-memory-utilization", "0.999"), {}, "on startup is less than desired"),
+    "exchange buffer": (
+        ("--enable-expert-parallel", "-cc", '{"cudagraph_mode":"FULL_DECODE_ONLY"}', "--max-num-seqs", "256"),
+        {},
+        "NEEDED_HCCL_BUFFSIZE",
+        FailureClass.INVALID_CONFIG,
+    ),
+    "expansion mode": ((), {"HCCL_OP_EXPANSION_MODE": "FAST"}, "EI0001", FailureClass.INVALID_CONFIG),
+    "utilization": (
+        ("--gpu-memory-utilization", "0.999"),
+        {},
+        "on startup is less than desired",
+        FailureClass.OUT_OF_MEMORY,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", ENGINE_FAULTS)
 def test_the_engine_fails_with_the_cause_before_the_wrapper(name: str) -> None:
-    flags, env, fragment = ENGINE_FAULTS[name]
+    flags, env, fragment, failure_class = ENGINE_FAULTS[name]
     status, log = start((*BASE, *flags), env)
     assert status == 1
+    assert classify(Phase.READY, status, log, "vllm-ascend").failure_class is failure_class
     assert fragment in log
     assert log.index(fragment) < log.index(WRAPPER)
     assert WRAPPER in log.splitlines()[-1]

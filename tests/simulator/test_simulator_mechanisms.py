@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workers.simulator.device.allocator_conf import parse_allocator
 from workers.simulator.faults import DeviceOutOfMemory, EngineFailed
-from workers.simulator.model.cost_model import CostModel, allocator_gain
+from workers.simulator.model.cost_model import CostModel
+from workers.simulator.model.host import allocator_gain
 from workers.simulator.model.memory_model import MemoryModel
 from workers.simulator.model.settings import (
     Allocator,
@@ -21,11 +23,11 @@ from workers.simulator.model.settings import (
     default_capture_sizes,
     effective_capture_sizes,
 )
+from workers.simulator.model.step import StepShape
 from workers.simulator.model.system import load_system
 from workers.simulator.serving.batching import Batcher, Sequence
 from workers.simulator.serving.noise import Noise
 from workers.simulator.start.start_checks import check_capture, check_kv_cache, check_load
-from workers.simulator.vllm.allocator_conf import parse_allocator
 
 SYSTEM = load_system(Path(__file__).parents[2] / "workers/simulator/systems/qwen3.5-35b-a3b-910c.yaml")
 PAGES = Allocator(page_size_1g=True, pinned_use_background_threads=True, pin_memory_expandable_segments=True)
@@ -83,9 +85,9 @@ configs = st.builds(
 def test_no_step_beats_the_memory_bandwidth(setting: ServingConfig, sequences: int) -> None:
     model = CostModel(SYSTEM, setting)
     tokens = sequences * (1 + setting.draft_tokens)
-    bound = model.active_weight_bytes(tokens) / (SYSTEM.memory.bandwidth_gb_s * 1e9) * 1e3
+    bound = model.floor_ms(tokens)
     noise = Noise("any")
-    for mean in (model.decode_step_ms(sequences), model.mixed_step_ms(100, sequences)):
+    for mean in (model.decode_step_ms(sequences), model.step_ms(StepShape(sequences, prompt_tokens=100))):
         assert noise.step_ms(model, mean) > bound
     assert 1 <= model.tokens_per_step() <= 1 + setting.draft_tokens
 
@@ -95,7 +97,8 @@ def test_no_step_beats_the_memory_bandwidth(setting: ServingConfig, sequences: i
 def test_more_work_never_takes_less_time(setting: ServingConfig, sequences: int) -> None:
     model = CostModel(SYSTEM, setting.model_copy(update={"capture_sizes": ()}))
     assert model.decode_step_ms(sequences + 1) >= model.decode_step_ms(sequences)
-    assert model.mixed_step_ms(200, sequences) > model.mixed_step_ms(100, sequences)
+    longer, shorter = (StepShape(sequences, prompt_tokens=tokens) for tokens in (200, 100))
+    assert model.step_ms(longer) >= model.step_ms(shorter)
 
 
 def test_graph_modes_are_ordered() -> None:
@@ -121,13 +124,6 @@ def test_draft_length_has_an_interior_optimum_that_shrinks_with_load() -> None:
         best[concurrency] = min((cost(k).closed_loop_tpot_ms(concurrency, 1024, 512), k) for k in range(9))[1]
         assert 1 < best[concurrency] < 8
     assert best[8] <= best[1]
-
-
-def test_buffer_size_is_u_shaped_and_small() -> None:
-    at = {size: step(hccl_buffsize_mb=size) for size in (64, 128, 4096)}
-    assert at[128] < at[64] < at[4096]
-    assert at[4096] < 1.15 * at[128]
-    assert step(hccl_buffsize_mb=200) == step()
 
 
 def test_aiv_makes_collectives_shorter_and_one_rank_has_none() -> None:
@@ -276,51 +272,3 @@ def test_too_few_seats_make_requests_wait() -> None:
     _, quick = closed_loop(cost(), 8, 256, 32, 24)
     _, slow = closed_loop(cost(max_num_seqs=4), 8, 256, 32, 24)
     assert slow > 2 * quick
-
-
-def test_the_cache_bounds_what_runs_at_once() -> None:
-    memory = MemoryModel(SYSTEM, config())
-    huge = memory.kv_tokens // 2 + 1
-    batcher = Batcher(cost(), memory, Noise("cache"))
-    for seed in range(3):
-        batcher.add(Sequence(prompt_tokens=huge - 10, max_tokens=10, seed=seed))
-    batcher.plan()
-    assert (len(batcher.running), len(batcher.waiting)) == (1, 2)
-
-
-def test_long_prompts_are_computed_in_chunks_while_others_decode() -> None:
-    batcher = Batcher(cost(), MemoryModel(SYSTEM, config()), Noise("chunks"))
-    short = Sequence(prompt_tokens=10, max_tokens=50, seed=1)
-    batcher.add(short)
-    plan = batcher.plan()
-    assert plan is not None
-    batcher.finish(plan)
-    batcher.add(Sequence(prompt_tokens=5000, max_tokens=5, seed=2))
-    chunks = []
-    for _ in range(4):
-        plan = batcher.plan()
-        assert plan is not None
-        chunks.append(plan.prompt_tokens)
-        batcher.finish(plan)
-    assert chunks == [2047, 2047, 906, 0]
-    assert short.generated == 5
-
-
-def test_a_removed_sequence_yields_nothing() -> None:
-    batcher = Batcher(cost(), MemoryModel(SYSTEM, config()), Noise("gone"))
-    gone, stays = (Sequence(prompt_tokens=10, max_tokens=5, seed=s) for s in (1, 2))
-    batcher.add(gone)
-    batcher.add(stays)
-    plan = batcher.plan()
-    assert plan is not None
-    batcher.remove(gone)
-    assert [out.sequence for out in batcher.finish(plan)] == [stays]
-
-
-def test_the_same_prompts_are_accepted_alike_in_every_launch() -> None:
-    runs = []
-    for _ in range(2):
-        sequence = Sequence(prompt_tokens=10, max_tokens=100, seed=5)
-        runs.append([sequence.acceptance.accepted(cost(4), 4) for _ in range(50)])
-    assert runs[0] == runs[1]
-    assert 1 + sum(runs[0]) / 50 == pytest.approx(cost(4).tokens_per_step(), rel=0.25)

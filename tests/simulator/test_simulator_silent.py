@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.simulator.test_simulator_faults import BASE, SYSTEM
+from workers.simulator.device.allocator_conf import completed_allocator
 from workers.simulator.model.memory_model import MemoryModel
 from workers.simulator.model.settings import ServingConfig
 from workers.simulator.model.system import System, load_system
 from workers.simulator.start.start_up import start_engine
-from workers.simulator.vllm.allocator_conf import completed_allocator
 from workers.simulator.vllm.configure import announcements, configure
 from workers.simulator.vllm.flags import parse_flags
 from workers.simulator.vllm.narration import VllmNarrator

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -28,26 +27,25 @@ from autotune.domain.knobs import (
     ListKind,
 )
 from autotune.domain.launch_plan import RolePlan, render
-from autotune.domain.template import LaunchTemplate, is_denied_env
+from autotune.domain.template import is_denied_env
 from autotune.domain.workload import LoadLevel, Workload
 from autotune.errors import InvalidCandidate
 from search_spaces.catalog import SpaceCatalog
-from workers.simulator.faults import ConfigRejected, DeviceOutOfMemory, EngineFailed
-from workers.simulator.model.memory_model import MemoryModel
+from workers.host_templates import HostTemplates
+from workers.simulator.boot import read_command
+from workers.simulator.faults import ConfigRejected, EngineFailed
 from workers.simulator.model.settings import ServingConfig
 from workers.simulator.model.system import load_system
-from workers.simulator.start.start_up import start_engine
+from workers.simulator.start.booting import Booted, NotStarted
 from workers.simulator.vllm.configure import configure
 from workers.simulator.vllm.flags import parse_flags
-from workers.simulator.vllm.narration import VllmNarrator
-from workers.simulator.vllm.server_log import ServerLog
 
 ROOT = Path(__file__).parents[2]
 WHOLE = SpaceCatalog().space("vllm-ascend-910c")
 SPACE = instantiate(WHOLE, WHOLE.stack).space
 NAMED = instantiate(WHOLE, WHOLE.stack, ("tier3",)).space
-TEMPLATE = LaunchTemplate.model_validate(yaml.safe_load((ROOT / "workers/templates/simulated-910c.yaml").read_text()))
-SYSTEM = load_system(ROOT / "workers/simulator/systems/qwen3.5-35b-a3b-910c.yaml")
+SYSTEM_FILE = ROOT / "workers/simulator/systems/qwen3.5-35b-a3b-910c.yaml"
+SYSTEM = load_system(SYSTEM_FILE)
 
 
 def facts(
@@ -80,6 +78,24 @@ def config_of(role: RolePlan) -> ServingConfig:
     return configure(parse_flags(["serve", "x", *role.argv]), role.env, libraries, SYSTEM)
 
 
+def start(role: RolePlan) -> Booted:
+    """The engine as it is ready to serve; NotStarted carries its log."""
+    libraries = [f"/lib/lib{name}.so" for name in role.preload]
+    out = io.StringIO()
+    try:
+        return read_command(["serve", str(SYSTEM_FILE), *role.argv], role.env, out).start(libraries)
+    except NotStarted as error:
+        error.add_note(out.getvalue())
+        raise
+
+
+def log_of(role: RolePlan) -> str:
+    """What an engine says that does not start."""
+    with pytest.raises(NotStarted) as failure:
+        start(role)
+    return "".join(failure.value.__notes__)
+
+
 def values_of(knob: Knob) -> st.SearchStrategy[KnobValue]:
     kind = knob.type
     found: st.SearchStrategy[KnobValue]
@@ -105,22 +121,15 @@ STARTING = [recipe.name for recipe in NAMED.recipes if recipe.name.startswith("r
 
 def test_a_buffer_from_a_larger_chip_does_not_fit() -> None:
     values = next(recipe.values for recipe in NAMED.recipes if recipe.name == "report-c-buffer")
-    role = named_plan(values, facts())
-    memory = MemoryModel(SYSTEM, config_of(role))
-    with pytest.raises(DeviceOutOfMemory):
-        start_engine(memory, VllmNarrator(parse_flags(["serve", "x", *role.argv]), role.env, ServerLog(sys.stderr)))
+    assert "NPU out of memory. Tried to allocate" in log_of(named_plan(values, facts()))
 
 
 @pytest.mark.parametrize("name", ["baseline", *STARTING])
 def test_baseline_and_recipes_start(name: str) -> None:
     values = next((recipe.values for recipe in NAMED.recipes if recipe.name == name), {})
-    role = named_plan(values, facts())
-    config = config_of(role)
-    assert config.tensor_parallel == 2
-    flags = parse_flags(["serve", "x", *role.argv])
-    memory = MemoryModel(SYSTEM, config)
-    start_engine(memory, VllmNarrator(flags, role.env, ServerLog(sys.stderr)))
-    assert memory.fits_load(8)
+    booted = start(named_plan(values, facts()))
+    assert booted.cost.config.tensor_parallel == 2
+    assert booted.memory.fits_load(8)
 
 
 def test_what_is_unset_leaves_no_trace() -> None:
@@ -183,9 +192,7 @@ def test_the_models_own_context_holds_where_the_study_names_none() -> None:
 )
 def test_crashes_stay_searchable(values: dict[str, KnobValue]) -> None:
     role = named_plan(values, {**facts(), "model_facts": {"experts": 0}})
-    memory = MemoryModel(SYSTEM, config_of(role))
-    with pytest.raises(EngineFailed):
-        start_engine(memory, VllmNarrator(parse_flags(["serve", "x", *role.argv]), role.env, ServerLog(sys.stderr)))
+    assert "Engine core initialization failed" in log_of(role)
 
 
 @pytest.mark.parametrize(
@@ -204,11 +211,7 @@ def test_what_a_rule_refuses_the_engine_refuses(values: dict[str, KnobValue], fl
     lax = SPACE.model_copy(update={"rules": ()})
     role = render(lax, lax.settle(lax.complete(values), facts()).candidate, facts()).roles["server"]
     assert set(flags) <= set(role.argv)
-    with pytest.raises((ConfigRejected, EngineFailed)):
-        start_engine(
-            MemoryModel(SYSTEM, config_of(role)),
-            VllmNarrator(parse_flags(["serve", "x", *role.argv]), role.env, ServerLog(sys.stderr)),
-        )
+    assert log_of(role)
 
 
 def test_nothing_lands_in_a_denied_variable() -> None:
@@ -260,10 +263,74 @@ def _smallest_step(role: RolePlan) -> int:
     return min(-(-int(size) // rows) * rows for size in sizes)
 
 
-def test_the_template_names_files_that_exist() -> None:
-    assert TEMPLATE.simulated
-    for path in (*TEMPLATE.models.values(), *TEMPLATE.libraries.values()):
+@pytest.mark.parametrize("name", ["simulated-910c", "simulated-910b"])
+def test_the_templates_name_files_that_exist(name: str) -> None:
+    template = HostTemplates().template(name)
+    assert template.simulated
+    for path in (*template.models.values(), *template.libraries.values()):
         assert path.startswith("package:")
-    for path in TEMPLATE.models.values():
+    for path in template.models.values():
         load_system(ROOT / path.removeprefix("package:"))
-    assert json.dumps(TEMPLATE.roles["server"].argv).count("{") == 5
+    assert json.dumps(template.roles["server"].argv).count("{") == 5
+
+
+MIXTURE_WHOLE = SpaceCatalog().space("vllm-ascend-910b")
+MIXTURE_SPACE = instantiate(MIXTURE_WHOLE, MIXTURE_WHOLE.stack, ("tier3",)).space
+MIXTURE = load_system(ROOT / "workers/simulator/systems/mixtral-8x7b-910b.yaml")
+MODEL_FACTS = {"experts": 8, "experts_per_token": 2, "shared_experts": 1, "hidden_size": 4096, "mla": True}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.fixed_dictionaries({knob.name: values_of(knob) for knob in MIXTURE_SPACE.knobs if knob.tier < 3}))
+def test_everything_that_the_other_chips_space_renders_is_taken(values: dict[str, KnobValue]) -> None:
+    """Also where the model makes every part of the space apply."""
+    about = {**facts((8, 32), 4), "model_facts": MODEL_FACTS}
+    try:
+        candidate = MIXTURE_SPACE.settle(MIXTURE_SPACE.complete(values), about).candidate
+    except InvalidCandidate:
+        assume(False)
+        return
+    role = render(MIXTURE_SPACE, candidate, about).roles["server"]
+    flags = parse_flags(["serve", "x", *role.argv])
+    if candidate.values.get("mtp_draft_length") is not None:
+        with pytest.raises(ConfigRejected, match="Unsupported speculative method"):  # the model has no draft heads
+            configure(flags, role.env, [], MIXTURE)
+        return
+    config = configure(flags, role.env, [], MIXTURE)
+    assert config.expert_parallel is (candidate.values.get("expert_parallel") is True)
+    assert config.prefix_caching is (candidate.values.get("prefix_caching") is not False)
+    assert config.async_scheduling is (candidate.values.get("async_scheduling") is not False)
+    assert config.chunked_prefill is (candidate.values.get("chunked_prefill") is not False)
+    assert config.multi_stream is (candidate.values.get("multistream_overlap_shared_expert") is True)
+    assert config.balanced_experts is (candidate.values.get("dynamic_eplb") is True)
+
+
+def test_settings_of_the_layout_and_the_cache_are_read() -> None:
+    words = "-tp 2 -dp 2 --enable-expert-parallel --block-size 64 --no-enable-prefix-caching --no-async-scheduling"
+    flags = parse_flags(["serve", "x", *words.split(), "--enable-prompt-tokens-details"])
+    config = configure(flags, {"HCCL_ALGO": "level0:NA;level1:ring"}, [], MIXTURE)
+    assert flags.enable_prompt_tokens_details
+    assert (config.tensor_parallel, config.data_parallel, config.expert_parallel) == (2, 2, True)
+    assert (config.block_size, config.prefix_caching, config.async_scheduling) == (64, False, False)
+    assert config.hccl_algo == "ring"
+    plain = configure(parse_flags(["serve", "x"]), {}, [], MIXTURE)
+    assert (plain.data_parallel, plain.expert_parallel, plain.block_size, plain.hccl_algo) == (1, False, 128, None)
+    assert plain.prefix_caching
+    assert plain.chunked_prefill
+
+
+def test_more_ranks_than_devices_are_refused() -> None:
+    flags = parse_flags(["serve", "x", "-tp", "2", "-dp", "2"])
+    configure(flags, {"ASCEND_RT_VISIBLE_DEVICES": "0,1,2,3"}, [], MIXTURE)
+    with pytest.raises(ConfigRejected, match=r"must be less than or equal to the number of visible devices \(2\)"):
+        configure(flags, {"ASCEND_RT_VISIBLE_DEVICES": "0,1"}, [], MIXTURE)
+
+
+def test_numbers_of_the_platform_are_numbers() -> None:
+    with pytest.raises(EngineFailed, match="invalid literal for int"):
+        configure(parse_flags(["serve", "x"]), {"VLLM_ASCEND_ENABLE_NZ": "yes"}, [], MIXTURE)
+
+
+def test_a_block_size_that_the_engine_lacks_ends_with_status_two() -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse_flags(["serve", "x", "--block-size", "100"])

@@ -65,7 +65,11 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(404, {})
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        sent = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path != "/v1/completions":
+            self._answer(404, {})
+            return
+        body = json.loads(sent)
         type(self).requests += 1
         if self.requests == self.asked.die_at_request:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -71,8 +71,7 @@ def test_what_the_engine_corrects_is_measured_and_recorded(tmp_path: Path) -> No
     """Static kernels beside piecewise graphs, a truncated size and a host without large pages, in one launch."""
     systems = Path(__file__).parents[2] / "workers/simulator/systems"
     base = systems / "qwen3.5-35b-a3b-910c.yaml"
-    stack = yaml.safe_load(base.read_text())["stack"] | {"large_pages": False}
-    (tmp_path / "system.yaml").write_text(yaml.safe_dump({"extends": str(base), "stack": stack}))
+    (tmp_path / "system.yaml").write_text(yaml.safe_dump({"extends": str(base), "stack": {"large_pages": False}}))
     template = HostTemplates().template("simulated-910c").model_dump(mode="json")
     template |= {"name": "old-driver", "models": {"Qwen3.5-35B-A3B": str(tmp_path / "system.yaml")}}
     (tmp_path / "old-driver.yaml").write_text(yaml.safe_dump(template))

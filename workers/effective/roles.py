@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -43,12 +43,32 @@ def effective_roles(
         time.sleep(_TICK_S)
 
 
+def effective_texts(
+    plan: LaunchPlan,
+    template: LaunchTemplate,
+    texts: Mapping[str, str],
+    secrets: Sequence[str],
+    info: Mapping[str, Any] | None = None,
+) -> dict[str, EffectiveConfig]:
+    """The same from the whole log of each role, for servers that have said all that they will say."""
+    return {
+        role: _masked(_of_text(plan.roles.get(role, RolePlan()), template, texts[role], info), secrets)
+        for role in template.roles
+    }
+
+
 def _of_role(
     role: str, plan: RolePlan, template: LaunchTemplate, files: AttemptFiles, info: dict[str, Any] | None
 ) -> EffectiveConfig:
-    libraries = {name: str(library_path(template, name)) for name in plan.preload}
     whole = files.log_size(role) <= HEAD_BYTES + TAIL_BYTES
-    return effective(template.engine, plan, files.log_text(role), info, libraries, whole=whole)
+    return _of_text(plan, template, files.log_text(role), info, whole=whole)
+
+
+def _of_text(
+    plan: RolePlan, template: LaunchTemplate, text: str, info: Mapping[str, Any] | None, *, whole: bool = True
+) -> EffectiveConfig:
+    libraries = {name: str(library_path(template, name)) for name in plan.preload}
+    return effective(template.engine, plan, text, info, libraries, whole=whole)
 
 
 def _server_info(base_url: str) -> dict[str, Any] | None:

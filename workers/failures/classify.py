@@ -55,6 +55,11 @@ class Finding(NamedTuple):
     line: str | None = None
     signature: str | None = None
 
+    @property
+    def tells_cause(self) -> bool:
+        """Whether the catalogue knows what happened, and not only that something did."""
+        return any(s.name == self.signature and not s.weak for s in catalogue().signatures)
+
 
 def classify(phase: Phase, exit_code: int | None, log_text: str, engine: str) -> Finding:
     """Total and pure: any text and any code give a class.

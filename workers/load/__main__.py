@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 from pydantic import ValidationError
 
-from workers.load.closed_loop import ClosedLoop, TooMuchToHold
 from workers.load.prompts import PromptsExhausted
+from workers.load.run import LoadRun, TooMuchToHold
 from workers.load.spec import LoadProgress, LoadResult, LoadSpec
 
 OWN_FAULT = 3
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
     try:
         spec = LoadSpec.model_validate_json(Path(arguments[0]).read_bytes())
         with asyncio.Runner(loop_factory=event_loop()) as runner:
-            result = runner.run(ClosedLoop(spec, tell).run())
+            result = runner.run(LoadRun(spec, tell).run())
         write(result, Path(arguments[1]))
         tell(LoadProgress(phase="done"))
     except (OSError, ValidationError, PromptsExhausted, TooMuchToHold, httpx.UnsupportedProtocol) as error:

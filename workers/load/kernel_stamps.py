@@ -62,10 +62,10 @@ def keep_stamps_on() -> bool:
                 return False
             if kernel_time_ns(control) is not None:
                 unless_stamped.pop_all()
-                _KEPT.extend((sender, receiver))
+                _KEPT.extend((sender.detach(), receiver.detach()))
                 return True
             time.sleep(0.001)
     return False
 
 
-_KEPT: list[socket.socket] = []  # held, not used: closing the last asking socket switches stamping off
+_KEPT: list[int] = []  # descriptors, never used: closing the last asking socket switches stamping off

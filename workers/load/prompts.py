@@ -1,4 +1,5 @@
-"""Prompts that can't be found in a cache: random, all different, the same again for the same seed."""
+"""Prompts of which a cache can hold the shared prefix and nothing else: random, all different behind it, the same
+again for the same seed."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ class PromptsExhausted(ValueError):
 class PromptSource:
     """Prompts of one run, in order: warm-up first, then level by level.
 
-    A prompt depends on (seed, level, index) alone, so that trials of one study can be compared request by
-    request. Should one come out that was used before, which happens to prompts of few tokens only, the next
-    draw of its own stream takes its place.
+    A prompt begins with the workload's shared prefix, which depends on the study's seed alone; its rest depends on
+    (seed, level, index) alone, so that runs can be compared request by request. Should one come out that was used
+    before, which happens to few tokens only, the next draw of its own stream takes its place.
     """
 
     def __init__(self, spec: LoadSpec) -> None:
@@ -29,24 +30,26 @@ class PromptSource:
         self._used: set[bytes] = set()
         self._tokens = range(spec.prompt_token_low, spec.prompt_token_high + 1)
         wanted = spec.workload.warmup_requests + sum(level.requests for level in spec.workload.levels)
-        length = spec.workload.prompt_tokens
+        length = spec.workload.own_tokens
         possible = len(self._tokens) ** min(length, 64)
         if possible < 2 * wanted:
-            raise PromptsExhausted(
-                f"{wanted} different prompts of {length} tokens are asked for, {possible} exist; raise prompt_tokens"
-            )
+            own = " of their own" if spec.workload.shared_prefix_tokens else ""
+            asked = f"{wanted} different prompts of {length} tokens{own} are asked for"
+            raise PromptsExhausted(f"{asked}, {possible} exist; raise prompt_tokens")
+        self._prefix = self._draw(f"{spec.study_seed}/prefix", spec.workload.shared_prefix_tokens)
 
     def prompt(self, level: str, index: int) -> list[int]:
         """The next prompt of a level, as token ids."""
         draw = 0
-        while (digest := _digest(tokens := self._draw(f"{self._spec.seed}/{level}/{index}/{draw}"))) in self._used:
+        length = self._spec.workload.own_tokens
+        key = f"{self._spec.seed}/{level}/{index}"
+        while (digest := _digest(tokens := self._draw(f"{key}/{draw}", length))) in self._used:
             draw += 1
         self._used.add(digest)
-        return tokens
+        return [*self._prefix, *tokens]
 
-    def _draw(self, key: str) -> list[int]:
+    def _draw(self, key: str, length: int) -> list[int]:
         # An extendable-output hash instead of `random`, whose sequences may differ between Python versions.
-        length = self._spec.workload.prompt_tokens
         numbers = struct.unpack(f"<{length}I", hashlib.shake_256(key.encode()).digest(4 * length))
         return [self._tokens[number % len(self._tokens)] for number in numbers]
 
@@ -54,11 +57,15 @@ class PromptSource:
         """The encoded request bodies of a level, in order."""
         return (self.body(self.prompt(level, index)) for index in range(count))
 
-    def body(self, tokens: list[int]) -> bytes:
+    def priming_body(self) -> bytes | None:
+        """A request for one token that leaves the shared prefix in the server's cache; None without a prefix."""
+        return self.body(self._prefix, output_tokens=1) if self._prefix else None
+
+    def body(self, tokens: list[int], output_tokens: int | None = None) -> bytes:
         """One request: streaming, usage at the end, the asked length whatever the model says."""
         common = {
             "model": self._spec.model,
-            "max_tokens": self._spec.workload.output_tokens,
+            "max_tokens": output_tokens or self._spec.workload.output_tokens,
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,

@@ -20,13 +20,15 @@ class LoadSpec(Value):
     `base_url` is the server's root, `http://127.0.0.1:8000`. With `completions` a prompt is a list of token
     ids from `prompt_token_low` to `prompt_token_high`, so that its length is exact; with `chat` it is as many
     words, and its length in tokens is whatever the server's template and tokenizer make of it.
-    The same seed gives the same prompts, request by request.
+    The same seed gives the same prompts, request by request; `study_seed` gives the prefix that they share and the
+    times of an open loop, which are the same for every trial of a study.
     """
 
     base_url: str = Field(pattern=r"^https?://[^/\s]+(/[^\s?#]*)?$")
     model: str = Field(min_length=1)
     workload: Workload
     seed: StrictInt
+    study_seed: StrictInt = 0
     api: Api = "completions"
     prompt_token_low: StrictInt = Field(default=100, ge=0)
     prompt_token_high: StrictInt = Field(default=999, ge=1)
@@ -66,11 +68,16 @@ class HostFacts(Value):
 
 
 class LoadResult(Value):
-    """Every request that was sent, failed ones too; the keys of `levels` are those of the workload, in order."""
+    """Every request that was sent, failed ones too, but for those that only brought the shared prefix.
+
+    The keys of `levels` are those of the workload, in order. `cache_reset` is the path by which the server emptied
+    its prefix cache before the last level; None where it did not.
+    """
 
     warm_up: tuple[RequestSample, ...]
     levels: dict[str, tuple[RequestSample, ...]]
     host: HostFacts
+    cache_reset: str | None = None
 
 
 class LoadProgress(Value):

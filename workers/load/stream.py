@@ -58,6 +58,7 @@ class Answer:
     finish_reason: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    cached_tokens: int | None = None
 
 
 def events(body: bytes) -> Iterator[Event]:
@@ -105,10 +106,13 @@ def read_answer(reads: Sequence[bytes]) -> Answer:
     return answer
 
 
-def sample(recording: Recording, index: int, start_ns: int, user_lag_ms: float = 0.0) -> RequestSample:
+def sample(
+    recording: Recording, index: int, start_ns: int, user_lag_ms: float = 0.0, due_s: float | None = None
+) -> RequestSample:
     """The figures of one request; `start_ns` is the monotonic time from which its level counts.
 
-    `user_lag_ms` is how late our reads may have been where the kernel gives no times.
+    `user_lag_ms` is how late our reads may have been where the kernel gives no times. `due_s`: when the request
+    should have been sent, in an open loop.
     """
     answer = read_answer([read.data for read in recording.reads])
     error = _error(recording.end, answer)
@@ -133,6 +137,8 @@ def sample(recording: Recording, index: int, start_ns: int, user_lag_ms: float =
         stamp="kernel" if kernel else "user",
         coalesced=_in_first_read(content) > 1,
         client_lag_ms=max(lags, default=0) / 1e6 if kernel else user_lag_ms,
+        cached_tokens=answer.cached_tokens,
+        schedule_lag_ms=None if due_s is None else max((recording.send_ns - start_ns) / 1e6 - due_s * 1e3, 0.0),
         error=error,
     )
 
@@ -194,6 +200,9 @@ def _take_message(answer: Answer, message: Mapping[str, Any], read: int) -> None
     if isinstance(usage, dict):
         answer.prompt_tokens = _count(usage.get("prompt_tokens"), answer.prompt_tokens)
         answer.completion_tokens = _count(usage.get("completion_tokens"), answer.completion_tokens)
+        details = usage.get("prompt_tokens_details")
+        if isinstance(details, dict):
+            answer.cached_tokens = _count(details.get("cached_tokens"), answer.cached_tokens)
     choices = message.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     if not isinstance(choice, dict):

@@ -5,6 +5,11 @@ import { h } from "./dom.js";
 const MINUS = "−";
 const NONE = "–";
 
+// The key of a load level in every mapping: `c8`, or `c48r2` where requests come at 2/s.
+export function levelName({ concurrency, rate_per_s: rate }) {
+  return `c${concurrency}${rate ? `r${rate}` : ""}`;
+}
+
 export function number(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
   const size = Math.abs(value);

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { byId, h, put, svg } from "./dom.js";
-import { chips, count, interval, knob, metricName, number, percent, unit } from "./format.js";
+import { chips, count, interval, knob, levelName, metricName, number, percent, unit } from "./format.js";
 
 function cell(found, digits = 3) {
   if (!found) return h("span", { class: "muted" }, "–");
@@ -43,7 +43,7 @@ function table(label, heads, rows, words = []) {
 
 // `shown` is the winner, or what came nearest.
 function perLevel(recipe, shown) {
-  const levels = recipe.workload.levels.map((level) => `c${level.concurrency}`);
+  const levels = recipe.workload.levels.map(levelName);
   const gains = shown?.gain_pct_by_level ?? {};
   const ends = Object.values(gains).flatMap((found) => [found.low, found.high]);
   const scale = { least: Math.min(0, ...ends), most: Math.max(1, ...ends) };

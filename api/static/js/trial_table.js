@@ -1,7 +1,7 @@
 // The table of trials: sorted and filtered as the address says, a hundred rows at a time.
 
 import { byId, h, put } from "./dom.js";
-import { chips, count, gain, number, percent, stateBadge } from "./format.js";
+import { chips, count, gain, levelName, number, percent, stateBadge } from "./format.js";
 import * as url from "./url_state.js";
 
 const PAGE = 100;
@@ -14,7 +14,7 @@ function value(map, level) {
 
 // `ttft_p99_ms <= 900 is broken at c32: 1041` comes as `c32: ttft_p99_ms 1041`; the title holds the sentence.
 function short(reasons) {
-  const text = (reasons[0] ?? "").replace(/^(\w+) .+ is broken at (\w+): (.+)$/, "$2: $1 $3");
+  const text = (reasons[0] ?? "").replace(/^(\w+) .+ is broken at (\S+): (.+)$/, "$2: $1 $3");
   return reasons.length > 1 ? `${text} +${reasons.length - 1}` : text;
 }
 
@@ -33,8 +33,8 @@ function verdictOrder(row) {
 }
 
 function columns(spec, overview) {
-  const levels = spec.workload.levels.map((level) => `c${level.concurrency}`);
-  const busiest = `c${Math.max(...spec.workload.levels.map((level) => level.concurrency))}`;
+  const levels = spec.workload.levels.map(levelName);
+  const busiest = levelName(spec.workload.levels.reduce((most, level) => (level.concurrency >= most.concurrency ? level : most)));
   const metric = spec.objective.metric;
   const won = (row) => gain(metric, overview.baseline_objective, row.verdict?.objective ?? null);
   const best = overview.best?.number;

@@ -7,40 +7,50 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
+import resource
 import signal
 import socket
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import uvicorn
 import uvloop
 
 from workers.simulator.boot import read_command
-from workers.simulator.faults import DeviceOutOfMemory
+from workers.simulator.faults import ConfigRejected, DeviceOutOfMemory, NotStarted
+from workers.simulator.http.connection import Connection
+from workers.simulator.http.disaggregation import intake_of
 from workers.simulator.http.engine import Engine
-from workers.simulator.http.http_app import HttpApp
 from workers.simulator.http.metrics import Metrics
+from workers.simulator.http.pace import pace_of
+from workers.simulator.http.routes import Routes
 from workers.simulator.serving.batching import Batcher
-from workers.simulator.serving.noise import Noise, launch_seed
-from workers.simulator.start.booting import Boot, Booted, NotStarted
+from workers.simulator.serving.noise import launch_noise, launch_seed
+from workers.simulator.start.booting import Boot, Booted
+from workers.simulator.start.machine import ServerMachine
+from workers.simulator.start.random_faults import freeze_after_steps
 
-GRACE_S = 1  # streams get an error event at once; this is for clients that do not read it
+GRACE_S = 1.0  # streams get an error event at once; this is for clients that do not read it
 BACKLOG = 2048
+FILES = 65_535  # what vLLM asks for too; a connection takes two
 
 
 def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Run one server; returns the exit status."""
-    boot = read_command(argv, env, sys.stderr)
+    boot = read_command(argv, env, sys.stderr, own_process=True)
     try:
         listener = _bind(boot.host, boot.port)
     except OSError as error:
-        boot.narrator.rejected(f"[Errno {error.errno}] cannot bind {boot.host}:{boot.port}: Address already in use")
+        boot.narrator.rejected(f"OSError: [Errno {error.errno}] {_words(error)}")
         return 1
     with listener:
         try:
-            booted = boot.start(loaded_libraries())
+            booted = boot.start(loaded_libraries(), ServerMachine(env))
+        except ConfigRejected as error:
+            boot.narrator.rejected(str(error))
+            return 1
         except NotStarted as error:
             return error.code
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -65,50 +75,64 @@ def _bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to us: a stopped server exits with 0."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
+def _words(error: OSError) -> str:
+    """The kernel's words, which Python writes in lower case for a failed bind."""
+    return (error.strerror or str(error)).capitalize()
 
 
 async def _serve(boot: Boot, booted: Booted, env: Mapping[str, str], listener: socket.socket) -> int:
-    system, config = booted.cost.system, booted.cost.config
-    name = booted.served_name
-    metrics = Metrics(name, config.draft_tokens)
-    engine = Engine(Batcher(booted.cost, booted.memory, Noise(launch_seed(env, boot.port))), metrics)
-    app = HttpApp(engine, metrics, name, config.max_model_len, system.stack.engine_version)
-    options = uvicorn.Config(
-        app,
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        backlog=BACKLOG,
-        timeout_graceful_shutdown=GRACE_S,
-    )
-    server = _Server(options)
-    work = asyncio.create_task(engine.run())
-
-    def stop() -> None:
-        engine.stop()
-        server.should_exit = True
-
     loop = asyncio.get_running_loop()
+    config = booted.cost.config
+    batcher = Batcher(booted.cost, booted.memory, launch_noise(env, launch_seed(env, boot.port)))
+    metrics = Metrics(booted.served_name, config.draft_tokens, booted.surface.family)
+    engine = Engine(batcher, metrics, freeze_after_steps(env))
+    pace = pace_of(env)
+    routes = Routes(engine, intake_of(booted, engine, batcher), metrics, booted, pace)
+    connections: set[Connection] = set()
+    server = await loop.create_server(
+        lambda: Connection(routes.handle, connections), sock=listener, backlog=BACKLOG, start_serving=False
+    )
+    work = asyncio.create_task(engine.run())
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    work.add_done_callback(lambda _: stop())
+        loop.add_signal_handler(number, engine.stop)
+    _take_precedence()
+    await server.start_serving()
     boot.narrator.listening(boot.host, boot.port)
-    await server.serve(sockets=[listener])
-    stop()
+    await asyncio.wait({work})
+    server.close()
+    await _part(connections)
+    if pace is not None:
+        pace.write()
     try:
-        await work
+        work.result()
     except DeviceOutOfMemory as error:
-        boot.narrator.died(error)
+        booted.narrator.died(error)
         return 1
     return 0
+
+
+def _take_precedence() -> None:
+    """The simulated device is nobody else's: what this host does besides must not make it late, where that is allowed.
+
+    Without the right to the real-time class tokens are late by whole ms now and then on a host whose cores are busy.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < FILES <= hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
+    gc.collect()
+    gc.freeze()  # a full collection of what start-up left behind would hold every stream up
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+
+
+async def _part(connections: set[Connection]) -> None:
+    """Let clients read what was written; whoever does not is cut off."""
+    for connection in tuple(connections):
+        connection.close_when_answered()
+    if connections:
+        await asyncio.wait([connection.closed for connection in connections], timeout=GRACE_S)
+    for connection in tuple(connections):
+        connection.abort()
 
 
 def run() -> int:

@@ -16,12 +16,12 @@ MIB_PER_GIB = 1024
 DRIVER_GIB = 0.40  # taken before any process starts
 RUNTIME_GIB = 1.50  # runtime, operator library, streams
 ACTIVATION_GIB_PER_BUDGET_TOKEN = 0.0005  # 1 GiB for the default 2048 tokens a step
-SAMPLER_GIB_PER_ROW = 0.001  # logits of 248320 entries in fp32
+SAMPLER_GIB_PER_ROW_ENTRY = 4 / 2**30  # logits in fp32
 GRAPHS_GIB = 0.15
 GRAPH_GIB_PER_SIZE = 0.03  # public log: 25 sizes took 0.75 GiB
 STATIC_KERNELS_GIB = 0.20
 # Each communicator holds 2 x HCCL_BUFFSIZE (documented); world and tensor parallel exist before the KV cache is
-# sized, the third is made at capture.
+# sized, as do those of data and expert parallel; one more is made at capture.
 EARLY_COMMUNICATORS = 2
 LATE_COMMUNICATORS = 1
 WORKSPACE_GIB = 0.30  # eager mixed batches under load
@@ -32,18 +32,19 @@ LARGE_PAGE_GIB = 0.40  # rounding to 1 GiB pages
 
 @dataclass(frozen=True, slots=True)
 class MemoryModel:
-    """One die under one configuration."""
+    """One die under one configuration. `held_gib` is what other processes hold of it."""
 
     system: System
     config: ServingConfig
+    held_gib: float = 0.0
 
     @property
     def visible(self) -> float:
-        return self.system.memory.visible_gib
+        return self.system.chip.visible_gib
 
     @property
     def free_at_start(self) -> float:
-        return self.visible - DRIVER_GIB
+        return self.visible - DRIVER_GIB - self.held_gib
 
     @property
     def desired(self) -> float:
@@ -52,15 +53,19 @@ class MemoryModel:
 
     @property
     def weights(self) -> float:
-        weights = self.system.weights
-        drafts = weights.draft_gib if self.config.speculation else 0.0
-        return (weights.resident_gib + drafts) / self.config.tensor_parallel
+        """Copies of attention are whole on each; experts are spread over all ranks only with expert parallelism."""
+        weights, config = self.system.weights, self.config
+        drafts = weights.draft_gib if config.speculation else 0.0
+        experts = weights.experts * weights.expert_gb * 1e9 / 2**30
+        spread = config.data_parallel if config.expert_parallel else 1
+        return (weights.resident_gib + drafts - experts + experts / spread) / config.tensor_parallel
 
     @property
     def activation(self) -> float:
         config = self.config
         rows = config.max_num_seqs * (1 + config.draft_tokens)
-        return ACTIVATION_GIB_PER_BUDGET_TOKEN * config.max_num_batched_tokens + SAMPLER_GIB_PER_ROW * rows
+        sampler = SAMPLER_GIB_PER_ROW_ENTRY * rows * self.system.network.vocabulary
+        return ACTIVATION_GIB_PER_BUDGET_TOKEN * config.max_num_batched_tokens + sampler
 
     @property
     def graphs(self) -> float:
@@ -73,11 +78,14 @@ class MemoryModel:
     @property
     def communicator(self) -> float:
         """One communicator's send and receive buffer."""
-        return 0.0 if self.config.tensor_parallel == 1 else 2 * self.config.buffer_mb / MIB_PER_GIB
+        ranks = self.config.tensor_parallel * self.config.data_parallel
+        return 0.0 if ranks == 1 else 2 * self.config.buffer_mb / MIB_PER_GIB
 
     @property
     def non_torch(self) -> float:
-        return RUNTIME_GIB + EARLY_COMMUNICATORS * self.communicator
+        config = self.config
+        groups = EARLY_COMMUNICATORS + (config.data_parallel > 1) + config.expert_parallel
+        return RUNTIME_GIB + groups * self.communicator
 
     @property
     def kv_cache(self) -> float:

@@ -110,6 +110,7 @@ class ServingConfig(Value):
     overlap_communication: bool = False
     fused_gating: bool = False
     balanced_experts: bool = False
+    fused_mc2: bool = False
     dispatch_capacity: int | None = None
     multi_stream: bool = False
     barriers: bool = False

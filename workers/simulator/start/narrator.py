@@ -21,6 +21,10 @@ class Narrator(Protocol):
 
     def loading(self, memory: MemoryModel) -> None: ...
 
+    def weights_progress(self, done: int, total: int, seconds: float) -> None:
+        """So many files of weights are read after so many seconds."""
+        ...
+
     def loaded(self, memory: MemoryModel, seconds: float) -> None: ...
 
     def cache_measured(self, memory: MemoryModel) -> None:
@@ -31,6 +35,10 @@ class Narrator(Protocol):
 
     def capturing(self, memory: MemoryModel) -> None:
         """Graph capture begins; also called, to say so, where graphs are off."""
+        ...
+
+    def capture_progress(self, memory: MemoryModel, done: int, total: int, seconds: float) -> None:
+        """So many graphs are captured after so many seconds."""
         ...
 
     def captured(self, memory: MemoryModel, seconds: float) -> None: ...

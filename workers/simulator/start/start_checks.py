@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from workers.simulator.faults import DeviceOutOfMemory, EngineFailed, operator_failure
 from workers.simulator.model.memory_model import MemoryModel
 
-Log = Callable[[str], None]
+CONTEXT_GIB = 0.5  # what the process holds before the first weights; assumed
 
 
 def check_device(memory: MemoryModel) -> None:
@@ -23,9 +21,10 @@ def check_device(memory: MemoryModel) -> None:
 
 
 def check_weights(memory: MemoryModel) -> None:
-    """Weights against the die. Raises DeviceOutOfMemory."""
+    """Weights against the die; they come in pieces of 1 GiB. Raises DeviceOutOfMemory."""
     if memory.weights + 1 > memory.free_at_start:
-        raise DeviceOutOfMemory(1.0, memory.visible, memory.free_at_start - 0.6, "load_model")
+        pieces, left = divmod(memory.free_at_start - CONTEXT_GIB, 1.0)
+        _take(memory, 1.0, pieces, left, "load_model")
 
 
 def check_profile_run(memory: MemoryModel) -> None:
@@ -35,10 +34,11 @@ def check_profile_run(memory: MemoryModel) -> None:
         raise operator_failure("aclnnMatmulAllReduceAddRmsNorm", "profile_run")
     if config.tensor_parallel > 1 and config.flashcomm:
         raise operator_failure("aclnnMatmulReduceScatter", "profile_run")
-    used = memory.weights + memory.activation + memory.non_torch
-    if used > memory.free_at_start:
-        wanted = max(memory.communicator, memory.activation)
-        raise DeviceOutOfMemory(wanted, memory.visible, memory.free_at_start - wanted / 2, "profile_run")
+    free = memory.free_at_start - memory.weights - memory.non_torch
+    if free < 0:
+        early = max(memory.communicator, 1.0)
+        _take(memory, early, memory.weights, max(free + early, 0.0), "profile_run")
+    _take(memory, memory.activation, memory.weights, free, "profile_run")
 
 
 def check_kv_cache(memory: MemoryModel) -> None:
@@ -88,15 +88,34 @@ def check_capture(memory: MemoryModel) -> None:
         )
         kind = "KeyError" if config.local_world_size is None else "RuntimeError"
         raise EngineFailed(kind, text, "compile_static_kernels")
+    check_dispatch(memory)
+    free, allocated = memory.free_at_start - memory.desired, memory.desired - memory.non_torch
+    _take(memory, memory.graphs, allocated, free, "capture_model")
     if memory.left_for_load < 0:
-        wanted = max(memory.communicator, memory.graphs)
-        held = memory.free_at_start - memory.left_for_load - wanted
-        raise DeviceOutOfMemory(wanted, memory.visible, min(held, memory.free_at_start), "capture_model")
+        late = memory.free_at_start - memory.desired - memory.graphs - memory.left_for_load
+        _take(memory, late, allocated + memory.graphs, free - memory.graphs, "capture_model")
+
+
+def check_dispatch(memory: MemoryModel) -> None:
+    """The largest captured step against the rows that the ranks can send. Raises EngineFailed."""
+    config = memory.config
+    if config.dispatch_capacity is not None and config.capture_sizes[-1] > config.dispatch_capacity:
+        text = (
+            "Assertion failed: num_max_dispatch_tokens_per_rank >= x.size(0)\n"
+            "Capture cuda graph failed: see the assertion above"
+        )
+        raise EngineFailed("RuntimeError", text, "capture_model")
 
 
 def check_load(memory: MemoryModel, sequences: int) -> None:
     """Workspaces of a mixed batch of so many running sequences. Raises DeviceOutOfMemory."""
     if not memory.fits_load(sequences):
-        wanted = memory.workspace(sequences)
-        held = memory.visible - max(memory.left_for_load, 0.0)
-        raise DeviceOutOfMemory(wanted, memory.visible, held, "execute_model")
+        allocated = memory.desired - memory.non_torch + memory.graphs
+        free = max(memory.left_for_load, 0.0)
+        raise DeviceOutOfMemory(memory.workspace(sequences), memory.visible, allocated, free, "execute_model")
+
+
+def _take(memory: MemoryModel, wanted: float, allocated: float, free: float, stage: str) -> None:
+    """One allocation; `allocated` is the allocator's so far. Raises DeviceOutOfMemory when it does not fit."""
+    if wanted > free:
+        raise DeviceOutOfMemory(wanted, memory.visible, allocated, max(free, 0.0), stage)

@@ -15,19 +15,16 @@ from autotune.domain.value import Value
 
 _NO_EFFECT = "accepted, without effect on the simulation"
 _LONGEST = 262_144  # context of the served model
+BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256, 512)
+_SWITCHES = ("--enable-chunked-prefill", "--enable-prefix-caching", "--enable-expert-parallel", "--async-scheduling")
 _INERT_SWITCHES = (
-    "--enable-prefix-caching",
-    "--async-scheduling",
-    "--enable-expert-parallel",
     "--disable-hybrid-kv-cache-manager",
     "--cudagraph-metrics",
     "--fail-on-environ-validation",
 )
 _INERT_NUMBERS = (
     "--seed",
-    "--block-size",
     "--api-server-count",
-    "--data-parallel-size",
     "--data-parallel-size-local",
     "--pipeline-parallel-size",
     "--decode-context-parallel-size",
@@ -55,6 +52,12 @@ class Flags(Value):
     port: int
     served_model_name: str | None
     tensor_parallel_size: int
+    data_parallel_size: int
+    enable_expert_parallel: bool | None
+    block_size: int | None
+    enable_prefix_caching: bool | None
+    async_scheduling: bool | None
+    enable_prompt_tokens_details: bool
     max_num_seqs: int
     max_num_batched_tokens: int
     enable_chunked_prefill: bool | None
@@ -107,6 +110,11 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--port", type=int, default=8000)
     serve.add_argument("--served-model-name", default=None)
     serve.add_argument("--tensor-parallel-size", "-tp", "--tp", type=int, default=1)
+    serve.add_argument("--data-parallel-size", "-dp", "--dp", type=int, default=1)
+    for flag in _SWITCHES:
+        serve.add_argument(flag, action=argparse.BooleanOptionalAction, default=None)
+    serve.add_argument("--block-size", type=int, choices=BLOCK_SIZES, default=None)
+    serve.add_argument("--enable-prompt-tokens-details", action=argparse.BooleanOptionalAction, default=False)
     serve.add_argument("--max-num-seqs", type=int, default=256)
     serve.add_argument("--max-num-batched-tokens", type=int, default=None)
     serve.add_argument("--max-model-len", type=int, default=None)
@@ -123,7 +131,7 @@ def _add_inert(serve: argparse.ArgumentParser) -> None:
     """The real server's flags that change nothing here: only their form is checked."""
     for flag in ("--trust-remote-code", "--disable-log-stats", "--disable-log-requests"):
         serve.add_argument(flag, action="store_true", help=_NO_EFFECT)
-    for flag in (*_INERT_SWITCHES, "--enable-chunked-prefill"):
+    for flag in _INERT_SWITCHES:
         serve.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=_NO_EFFECT)
     for flag in _INERT_NUMBERS:
         serve.add_argument(flag, type=int, default=None, help=_NO_EFFECT)

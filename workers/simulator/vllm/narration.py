@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from workers.simulator.device.allocator_conf import completed_allocator
 from workers.simulator.faults import EngineFailed
 from workers.simulator.model.memory_model import MemoryModel
-from workers.simulator.vllm.allocator_conf import completed_allocator
+from workers.simulator.start.progress import bar
 from workers.simulator.vllm.configure import announcements, env_warnings
 from workers.simulator.vllm.flags import Flags
 from workers.simulator.vllm.server_log import ServerLog
+
+AI_CPU_GRAPHS = 6  # documented limit of collectives that the AI CPU expands
 
 
 class VllmNarrator:
@@ -30,7 +33,9 @@ class VllmNarrator:
         for text in env_warnings(self._env):
             self._log.warn(text, "envs.py:1890", "APIServer")
         self._log.say(
-            f"vLLM API server version {stack.engine_version} (simulated {system.chip})", "utils.py:325", "APIServer"
+            f"vLLM API server version {stack.engine_version} (simulated {system.chip.name})",
+            "utils.py:325",
+            "APIServer",
         )
         self._log.say(f"non-default args: {_given(self._flags)}", "utils.py:278", "APIServer")
         for text in announcements(self._flags, self._env):
@@ -58,7 +63,8 @@ class VllmNarrator:
         self._log.say(
             f"Initializing a V1 LLM engine (v{stack.engine_version}) with config: model='{system.model}', "
             f"speculative_config={speculation}, max_seq_len={config.max_model_len}, "
-            f"tensor_parallel_size={config.tensor_parallel}, pipeline_parallel_size=1, data_parallel_size=1, "
+            f"tensor_parallel_size={config.tensor_parallel}, pipeline_parallel_size=1, "
+            f"data_parallel_size={config.data_parallel}, "
             f"compilation_config={{'cudagraph_mode': <CUDAGraphMode.{config.graph_mode}: {config.graph_mode.number}>, "
             f"'cudagraph_capture_sizes': {list(config.capture_sizes)}, "
             f"'max_cudagraph_capture_size': {max(config.capture_sizes, default=0)}}}",
@@ -72,6 +78,10 @@ class VllmNarrator:
                 "Warning: The application for 1G large-page physical memory failed. Using the HUGE_MEM memory page "
                 "allocation method may result in performance degradation."
             )
+
+    def weights_progress(self, done: int, total: int, seconds: float) -> None:
+        text = bar("Loading safetensors checkpoint shards", done, total, seconds)
+        self._log.progress(text.replace("%|", "% Completed |", 1), ended=done == total)
 
     def loaded(self, memory: MemoryModel, seconds: float) -> None:
         self._log.say(f"Loading weights took {seconds:.2f} seconds", "default_loader.py:384")
@@ -100,6 +110,16 @@ class VllmNarrator:
             )
         count = len(config.capture_sizes)
         self._log.say(f"Capturing ACL graphs (decode, {config.graph_mode}): {count} sizes", "model_runner_v1.py:3102")
+        if config.hccl_op_expansion_mode == "AI_CPU" and count > AI_CPU_GRAPHS:
+            self._log.warn(
+                f"{count} graphs with collectives expanded on AI CPU: at most {AI_CPU_GRAPHS} of them can be in flight "
+                "on a device",
+                "model_runner_v1.py:3108",
+            )
+
+    def capture_progress(self, memory: MemoryModel, done: int, total: int, seconds: float) -> None:
+        text = bar(f"Capturing ACL graphs (decode, {memory.config.graph_mode})", done, total, seconds)
+        self._log.progress(text, ended=done == total)
 
     def captured(self, memory: MemoryModel, seconds: float) -> None:
         text = f"Graph capturing finished in {seconds:.0f} secs, took {memory.graphs:.2f} GiB"

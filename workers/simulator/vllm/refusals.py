@@ -16,6 +16,15 @@ def check_budget(chunked_prefill: bool | None, max_num_batched_tokens: int, max_
         )
 
 
+def check_ranks(ranks: int, visible: int | None) -> None:
+    """Every rank needs a device; `visible` is None where nothing limits them. Raises ConfigRejected."""
+    if visible is not None and ranks > visible:
+        raise ConfigRejected(
+            f"1 validation error for ParallelConfig\n  Value error, World size ({ranks}) must be less than or equal to "
+            f"the number of visible devices ({visible}). [type=value_error]"
+        )
+
+
 def check_sequence_parallel(ranks: int, rows: int) -> None:
     """A captured step is a multiple of the ranks and of the rows of a sequence (1 + drafts). Raises ConfigRejected."""
     step = max(ranks, rows)

@@ -8,9 +8,12 @@ from typing import TextIO
 
 from workers.simulator.faults import EngineFailed
 
+# Where an exception comes up when it is not in a worker process, by the function that raises it.
+IN_CORE = frozenset({"get_kv_cache_configs", "register_platform"})
+
 
 class ServerLog:
-    """Writes whole lines at once. `APIServer` is the front end, `EngineCore` the part that owns the device."""
+    """Writes whole lines at once. `APIServer` is the front end, `EngineCore` the scheduler, `Worker_TP0` a rank."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -25,9 +28,16 @@ class ServerLog:
         """A line of a native library, which has its own form."""
         self._write(f"[W{datetime.now(UTC):%m%d %H:%M:%S}.000000 compiler_depend.ts:164] {message}")
 
+    def progress(self, bar: str, *, ended: bool) -> None:
+        """A state of a progress bar, which the next one overwrites."""
+        self._out.write(bar + ("\n" if ended else "\r"))
+        self._out.flush()
+
     def rejected(self, message: str) -> None:
         """A configuration that the front end refuses, as a traceback without a wrapper."""
-        text = message if message.startswith(("1 validation", "2 validation")) else f"ValueError: {message}"
+        text = (
+            message if message.startswith(("1 validation", "2 validation", "OSError: ")) else f"ValueError: {message}"
+        )
         self._write(
             "(APIServer) Traceback (most recent call last):",
             '(APIServer)   File "vllm/entrypoints/cli/serve.py", line 62, in cmd',
@@ -36,15 +46,21 @@ class ServerLog:
         )
 
     def engine_failed(self, failure: EngineFailed) -> None:
-        """The root cause in the middle, the wrapper that says nothing at the end."""
-        prefix = self._prefix("EngineCore", "ERROR") + "[core.py:1100] "
+        """The root cause in the middle, wrappers that say nothing after it."""
+        core = self._prefix("EngineCore", "ERROR") + "[core.py:1100] "
         cause = f"{failure.kind}: {failure.message}".splitlines()
+        if failure.stage not in IN_CORE:
+            self._worker("WorkerProc failed to start.", failure.stage, cause)
+            cause = [
+                "Exception: WorkerProc initialization failed due to an exception in a background process. See stack "
+                "trace for root cause."
+            ]
         self._write(
-            prefix + "EngineCore failed to start.",
-            prefix + "Traceback (most recent call last):",
-            prefix + '  File "vllm/v1/engine/core.py", line 1091, in run_engine_core',
-            prefix + f'  File "vllm_ascend/worker/worker.py", line 388, in {failure.stage}',
-            *(prefix + line for line in cause),
+            core + "EngineCore failed to start.",
+            core + "Traceback (most recent call last):",
+            core + '  File "vllm/v1/engine/core.py", line 1091, in run_engine_core',
+            core + f'  File "vllm/v1/engine/core.py", line 127, in {_core_stage(failure.stage)}',
+            *(core + line for line in cause),
             "(APIServer) Traceback (most recent call last):",
             '(APIServer)   File "vllm/entrypoints/openai/api_server.py", line 610, in run_server',
             '(APIServer)   File "vllm/v1/engine/utils.py", line 988, in wait_for_engine_startup',
@@ -54,14 +70,27 @@ class ServerLog:
 
     def engine_died(self, failure: EngineFailed) -> None:
         """The engine core ends under load."""
-        prefix = self._prefix("EngineCore", "ERROR") + "[core.py:1110] "
+        cause = f"{failure.kind}: {failure.message}".splitlines()
+        self._worker("WorkerProc hit an exception.", failure.stage, cause)
+        core = self._prefix("EngineCore", "ERROR") + "[core.py:1110] "
         self._write(
-            prefix + "EngineCore encountered a fatal error.",
-            prefix + "Traceback (most recent call last):",
-            prefix + f'  File "vllm_ascend/worker/model_runner_v1.py", line 2204, in {failure.stage}',
-            *(prefix + line for line in f"{failure.kind}: {failure.message}".splitlines()),
+            core + "EngineCore encountered a fatal error.",
+            core + "Traceback (most recent call last):",
+            core + '  File "vllm/v1/engine/core.py", line 1102, in run_busy_loop',
+            core + '  File "vllm/v1/executor/multiproc_executor.py", line 305, in execute_model',
+            *(core + line for line in cause),
             "(APIServer) vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace "
             "(above) for the root cause.",
+        )
+
+    def _worker(self, what: str, stage: str, cause: list[str]) -> None:
+        worker = self._prefix("Worker_TP0", "ERROR") + "[multiproc_executor.py:671] "
+        self._write(
+            worker + what,
+            worker + "Traceback (most recent call last):",
+            worker + '  File "vllm/v1/executor/multiproc_executor.py", line 640, in worker_main',
+            worker + f'  File "vllm_ascend/worker/worker.py", line 388, in {stage}',
+            *(worker + line for line in cause),
         )
 
     def _line(self, process: str, level: str, message: str, source: str) -> None:
@@ -73,3 +102,7 @@ class ServerLog:
     def _write(self, *lines: str) -> None:
         self._out.write("\n".join(lines) + "\n")
         self._out.flush()
+
+
+def _core_stage(stage: str) -> str:
+    return stage if stage in IN_CORE else "_init_executor"

@@ -14,16 +14,20 @@ _IGNORED = frozenset(
         "pinned_mem_register",
         "pinned_max_cached_size_mb",
         "pinned_max_round_threshold_mb",
+        "release_lock_on_npumalloc",
+        "throw_on_npumalloc_oom",
+        "per_process_memory_fraction",
     }
 )
 _NOT_EXPANDABLE = ("max_split_size_mb", "garbage_collection_threshold")
 _FLAGS = ("expandable_segments", "pinned_use_background_threads", "pin_memory_expandable_segments")
 
 
-def parse_allocator(text: str) -> Allocator:
+def parse_allocator(text: str, *, grows: bool = True) -> Allocator:
     """The allocator's options. Raises EngineFailed with torch_npu's text for a wrong one.
 
-    The platform appends `expandable_segments:True` unless that or an option that excludes it is written.
+    Where `grows`, the platform appends `expandable_segments:True` unless that or an option that excludes it is
+    written; torch_npu's own default is fixed segments.
     """
     options = dict(_pair(part.strip()) for part in text.split(",") if part.strip())
     known = {*_IGNORED, *_NOT_EXPANDABLE, *_FLAGS, "page_size", "base_addr_aligned_kb", "roundup_power2_divisions"}
@@ -31,7 +35,7 @@ def parse_allocator(text: str) -> Allocator:
         if key not in known:
             raise _failed(f"Unrecognized key '{key}' in NPUAllocatorConfig")
     excluded = [key for key in _NOT_EXPANDABLE if key in options]
-    options.setdefault("expandable_segments", "False" if excluded else "True")
+    options.setdefault("expandable_segments", "True" if grows and not excluded else "False")
     switches = {key: _flag(key, options.get(key, "False")) for key in _FLAGS}
     expandable = switches["expandable_segments"]
     if expandable and excluded:

@@ -1,4 +1,5 @@
-"""Closed loop: a fixed number of streams, each of which sends its next request as soon as one has ended."""
+"""One run: streams that send one request after another. As soon as the last one has ended in a closed loop, and
+not before it is due in an open one."""
 
 from __future__ import annotations
 
@@ -7,68 +8,47 @@ import contextlib
 import gc
 import os
 import resource
-import sys
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import NamedTuple
 
 import httpx
 
 from autotune.domain.measurement import RequestSample
 from autotune.domain.workload import LoadLevel
+from workers.load.heartbeat import Heartbeat
+from workers.load.prefix_cache import reset_prefix_cache
 from workers.load.prompts import WARM_UP, PromptSource
 from workers.load.recording import End, Recording
+from workers.load.schedule import due_times_s
 from workers.load.spec import HostFacts, LoadProgress, LoadResult, LoadSpec
 from workers.load.stream import sample
 from workers.load.transport import RecordingTransport
 
 MAX_BODY_BYTES = 2 * 1024**3  # all requests of a level are encoded before its first one is sent
-HEARTBEAT_S = 0.01
 
-Exchange = tuple[httpx.Request, Recording]
+
+class Exchange(NamedTuple):
+    """A request, what is recorded of it, and when it is due: seconds from the start of its level, None at once."""
+
+    request: httpx.Request
+    recording: Recording
+    due_s: float | None = None
 
 
 class TooMuchToHold(ValueError):
     """The requests of one level do not fit into memory."""
 
 
-class Heartbeat:
-    """How late the event loop comes to its timers: the only measure of our lag where the kernel gives no times."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._at_ns: list[int] = []
-        self._late_ms: list[float] = []
-        self._due_ns = 0
-        self._wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-
-    def worst_ms(self, start_ns: int = 0, end_ns: int = sys.maxsize) -> float:
-        """The longest delay between two monotonic times, with the beat behind them; 0 without any beat."""
-        low = bisect_left(self._at_ns, start_ns)
-        high = bisect_left(self._at_ns, end_ns) + 1
-        return max(self._late_ms[low:high], default=0.0)
-
-    def _wait(self) -> None:
-        # Not the loop's own time: uvloop keeps it in whole ms.
-        self._due_ns = time.monotonic_ns() + int(HEARTBEAT_S * 1e9)
-        self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
-
-    def _beat(self) -> None:
-        now = time.monotonic_ns()
-        self._at_ns.append(now)
-        self._late_ms.append(max(now - self._due_ns, 0) / 1e6)
-        self._wait()
+MOST_PRIMINGS = 32  # more copies of attention than one deployment has
 
 
-class ClosedLoop:
+class LoadRun:
     """Runs a spec against its endpoint. `tell` hears of every phase before it begins.
+
+    Before each level the server is asked to empty its prefix cache, and the shared prefix, where there is one, is
+    sent once on its own: what a level finds in the cache never depends on another one. The warm-up shares the
+    prefix too.
 
     Raises TooMuchToHold and PromptsExhausted for a spec that can't be run, before anything is sent.
     """
@@ -88,6 +68,8 @@ class ClosedLoop:
         self._url = httpx.URL(spec.base_url + self._prompts.path)
         self._window_s = self._cpu_s = self._lag_ms = 0.0
         self._switches = 0
+        self._reset: str | None = None
+        self._tells_cached = False
 
     async def run(self) -> LoadResult:
         """Warm-up, then each level in order.
@@ -103,12 +85,16 @@ class ClosedLoop:
             headers={"accept": "text/event-stream", "accept-encoding": "identity", "content-type": "application/json"},
         ) as client:
             self._tell(LoadProgress(phase="warm_up"))
+            await self._prime(client)
             warm_up = await self._level(client, WARM_UP, self._spec.warm_up)
+            self._tells_cached = any(sample.cached_tokens for sample in warm_up)
             self._window_s = self._cpu_s = self._lag_ms = 0.0
             self._switches = 0
             levels: dict[str, tuple[RequestSample, ...]] = {}
             for level in self._spec.workload.levels:
                 self._tell(LoadProgress(phase="load", level=level.name))
+                self._reset = await reset_prefix_cache(client, self._spec.base_url)
+                await self._prime(client)
                 levels[level.name] = await self._level(client, level.name, level)
         host = HostFacts(
             load_average_before=before,
@@ -119,10 +105,29 @@ class ClosedLoop:
             loop_lag_max_ms=self._lag_ms,
             uvloop=type(asyncio.get_running_loop()).__module__.startswith("uvloop"),
         )
-        return LoadResult(warm_up=warm_up, levels=levels, host=host)
+        return LoadResult(warm_up=warm_up, levels=levels, host=host, cache_reset=self._reset)
+
+    async def _prime(self, client: httpx.AsyncClient) -> None:
+        """Once; and again until the server finds the prefix, where it says what it found.
+
+        Each copy of attention has a cache of its own, and requests that come alone go to each in turn.
+        """
+        body = self._prompts.priming_body()
+        if body is None:
+            return
+        for _ in range(MOST_PRIMINGS if self._tells_cached else 1):
+            exchange = self._exchange(client, body)
+            await self._send(client, exchange)
+            found = sample(exchange.recording, 0, exchange.recording.send_ns, 0.0).cached_tokens
+            if found is not None and found >= self._spec.workload.shared_prefix_tokens // 2:
+                return
 
     async def _level(self, client: httpx.AsyncClient, name: str, level: LoadLevel) -> tuple[RequestSample, ...]:
-        exchanges = list(self._exchanges(client, name, level.requests))
+        bodies = self._prompts.bodies(name, level.requests)
+        due_s = due_times_s(level, self._spec.study_seed)
+        exchanges = [
+            self._exchange(client, body, None if due_s is None else due_s[index]) for index, body in enumerate(bodies)
+        ]
         streams = min(level.concurrency, level.requests)
         with contextlib.suppress(httpx.ConnectError):  # a dead server shows in every request
             await self._transport.open(self._url, streams)
@@ -131,29 +136,40 @@ class ClosedLoop:
             start_ns = time.monotonic_ns()
             async with asyncio.TaskGroup() as group:
                 for _ in range(streams):
-                    group.create_task(self._stream(client, waiting))
+                    group.create_task(self._stream(client, waiting, start_ns))
         self._lag_ms = max(self._lag_ms, heartbeat.worst_ms())
         return tuple(
-            sample(recording, index, start_ns, heartbeat.worst_ms(recording.send_ns, recording.end_ns))
-            for index, (_, recording) in enumerate(exchanges)
+            sample(
+                exchange.recording,
+                index,
+                start_ns,
+                heartbeat.worst_ms(exchange.recording.send_ns, exchange.recording.end_ns),
+                exchange.due_s,
+            )
+            for index, exchange in enumerate(exchanges)
         )
 
-    def _exchanges(self, client: httpx.AsyncClient, name: str, count: int) -> Iterator[Exchange]:
-        for body in self._prompts.bodies(name, count):
-            recording = Recording()
-            extensions = {"recording": recording}
-            yield client.build_request("POST", self._url, content=body, extensions=extensions), recording
+    def _exchange(self, client: httpx.AsyncClient, body: bytes, due_s: float | None = None) -> Exchange:
+        recording = Recording()
+        request = client.build_request("POST", self._url, content=body, extensions={"recording": recording})
+        return Exchange(request, recording, due_s)
 
-    async def _stream(self, client: httpx.AsyncClient, waiting: Iterator[Exchange]) -> None:
-        for request, recording in waiting:
+    async def _stream(self, client: httpx.AsyncClient, waiting: Iterator[Exchange], start_ns: int) -> None:
+        """Streams take requests in order, so that the next one due is always with the stream that is free first."""
+        for exchange in waiting:
+            if exchange.due_s is not None:
+                await _until(start_ns + int(exchange.due_s * 1e9))
+            await self._send(client, exchange)
+
+    async def _send(self, client: httpx.AsyncClient, exchange: Exchange) -> None:
+        # The recording holds what came, and how it ended.
+        with contextlib.suppress(httpx.NetworkError, httpx.RemoteProtocolError):
             try:
                 async with asyncio.timeout(self._spec.workload.request_timeout_s):
-                    response = await client.send(request, stream=True)
+                    response = await client.send(exchange.request, stream=True)
                 await response.aclose()
             except TimeoutError:
-                recording.end = End.TIMEOUT
-            except (httpx.NetworkError, httpx.RemoteProtocolError):
-                continue  # the recording holds what came, and how it ended
+                exchange.recording.end = End.TIMEOUT
 
     @contextlib.contextmanager
     def _undisturbed(self) -> Iterator[None]:
@@ -172,3 +188,12 @@ class ClosedLoop:
             self._switches += after.ru_nivcsw - usage.ru_nivcsw
             gc.enable()
             gc.unfreeze()
+
+
+async def _until(due_ns: int) -> None:
+    """Timers are those of the loop, in whole ms: one that comes early is waited for again."""
+    while True:
+        left_ns = due_ns - time.monotonic_ns()
+        if left_ns <= 0:
+            return
+        await asyncio.sleep(left_ns / 1e9)

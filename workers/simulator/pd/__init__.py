@@ -1,0 +1,1 @@
+"""Prefill and decode apart: the way of a request's state from one server to the other."""

@@ -1,0 +1,1 @@
+"""The router before a deployment of prefill and decode servers."""

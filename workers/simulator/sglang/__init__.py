@@ -1,0 +1,1 @@
+"""SGLang 0.5.23: its command line, its rules, its words."""

@@ -1,0 +1,296 @@
+"""One attempt without a process: the same command lines, boot, load and judgement, on virtual time."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+from collections.abc import Iterator, Mapping
+
+from autotune.domain.effective import EffectiveConfig
+from autotune.domain.failure import Failure, FailureClass, Phase
+from autotune.domain.job import Provenance, TrialJob, TrialOutcome
+from autotune.domain.knobs import SERVER
+from autotune.domain.measurement import Measurement, RequestSample
+from autotune.domain.template import LaunchTemplate
+from autotune.engine.ports import TemplateSource
+from autotune.errors import InvalidCandidate, InvalidTemplate, NotFound
+from workers.attempt_files import LOG_TAIL_BYTES, AttemptFiles
+from workers.conclusions import ROUTER, broken_level, endpoint, measured, not_applied, provenance
+from workers.effective.roles import effective_texts
+from workers.failures.classify import Finding, classify, describe_exit
+from workers.load.prompts import PromptsExhausted
+from workers.load.spec import LoadSpec
+from workers.redaction import redact, secret_values
+from workers.role_command import RoleCommand, role_commands
+from workers.simulator.boot import read_command
+from workers.simulator.faults import ConfigRejected, NotStarted
+from workers.simulator.model.settings import Role
+from workers.simulator.router.flags import parse_router_flags
+from workers.simulator.serving.batching import Batcher
+from workers.simulator.serving.noise import launch_noise
+from workers.simulator.start.booting import Booted
+from workers.simulator.start.random_faults import freeze_after_steps
+from workers.simulator.variables import SEED
+from workers.simulator.virtual.deployment import Deployment, SingleServer
+from workers.simulator.virtual.load import LoadCancelled, LoadTooLong, VirtualLoad
+from workers.simulator.virtual.patient_machine import PatientMachine, Silent
+from workers.simulator.virtual.prefill_decode import PrefillDecode
+from workers.simulator.virtual.server import ServerDied, VirtualServer
+
+HOST = "127.0.0.1"
+FIRST_PORT = 8000  # nothing is bound: ports only stand in command lines and logs
+COMMAND = ("{python}", "-m", "workers.simulator")  # how a template starts a simulated server
+_ERRORS = threading.Lock()  # sys.stderr is one name for all threads, and argparse writes there
+REFUSED = 1  # exit status of a server that refuses its configuration
+DIED = 1  # exit status of a server that runs out of memory under load
+
+
+class _Ended(Exception):
+    """The attempt cannot go on."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.summary)
+        self.failure = failure
+
+
+def run_trial(
+    job: TrialJob, files: AttemptFiles, templates: TemplateSource, cancelled: threading.Event | None = None
+) -> TrialOutcome:
+    """What the attempt comes to; logs lie in its folder afterwards, the outcome does not.
+
+    Failures have the phase, class and decisive line of the attempt with real processes. A template that starts
+    anything but simulated servers is a failure of class infrastructure, and so is a run that is `cancelled`.
+    """
+    return _Trial(job, files, templates, cancelled or threading.Event()).run()
+
+
+class _Trial:
+    def __init__(
+        self, job: TrialJob, files: AttemptFiles, templates: TemplateSource, cancelled: threading.Event
+    ) -> None:
+        self._job = job
+        self._files = files
+        self._templates = templates
+        self._cancelled = cancelled
+        self._phase = Phase.PLACE
+        self._durations: dict[str, float] = {}
+        self._engine = ""
+        self._endpoint = SERVER
+        self._told_role: str | None = None  # the role that failed
+        self._secrets: tuple[str, ...] = ()
+        self._provenance: Provenance | None = None
+        self._logs: dict[str, io.StringIO] = {}
+        self._ready_at: dict[str, int] = {}  # characters of each role's log when the servers became ready
+        self._effective: dict[str, EffectiveConfig] = {}
+
+    def run(self) -> TrialOutcome:
+        measurement, failure = self._measure_or_fail()
+        tail = redact(_tail(self._text(self._told_role or self._endpoint)), self._secrets)
+        for role in self._logs:
+            self._files.log(role).write_text(redact(self._text(role), self._secrets), encoding="utf-8")
+        return TrialOutcome(
+            uid=self._job.uid,
+            measurement=measurement,
+            failure=None if failure is None else failure.model_copy(update={"log_tail": tail}),
+            provenance=self._provenance,
+            durations_s=self._durations,
+            log_tail=tail,
+            effective=self._effective,
+        )
+
+    def _measure_or_fail(self) -> tuple[Measurement | None, Failure | None]:
+        try:
+            return self._measure(), None
+        except _Ended as ended:
+            return None, ended.failure
+        except InvalidCandidate as error:
+            reasons = "; ".join(map(str, error.problems))
+            return None, self._failure(FailureClass.INVALID_CONFIG, error.message, reasons)
+        except InvalidTemplate as error:
+            words = "; ".join([error.message, *map(str, error.problems)])
+            return None, self._failure(FailureClass.INFRASTRUCTURE, words)
+        except NotFound as error:
+            return None, self._failure(FailureClass.INFRASTRUCTURE, error.message)
+        except PromptsExhausted as error:
+            return None, self._failure(FailureClass.CLIENT_FAULT, f"PromptsExhausted: {error}")
+        except LoadCancelled:
+            return None, self._failure(FailureClass.INFRASTRUCTURE, "cancelled")
+
+    # --- the phases -------------------------------------------------------------------------
+
+    def _measure(self) -> Measurement:
+        self._begin(Phase.PLACE)
+        template = self._templates.template(self._job.deployment.template)
+        _check_simulated(template)
+        self._engine = template.engine
+        self._endpoint = endpoint(template)
+        self._begin(Phase.LAUNCH)
+        ports = {role: FIRST_PORT + number for number, role in enumerate(template.roles)}
+        commands = role_commands(self._job, template, self._files, HOST, ports)
+        self._secrets = secret_values((c.env for c in commands.values()), (c.argv for c in commands.values()))
+        self._provenance = provenance(template, commands, self._secrets, virtual_time=True)
+        self._begin(Phase.READY)
+        booted: dict[str, Booted] = {}
+        for role, command in commands.items():
+            booted |= self._start(template, role, command)
+        self._ready_at = {role: len(self._text(role)) for role in self._logs}
+        self._check_applied(template)
+        deployment = self._deployment(booted, commands)
+        try:
+            levels = self._load(template, deployment, tells_cached=_answering(booted).surface.cached_tokens)
+        except ServerDied as error:
+            booted[error.name].narrator.died(error.failure)
+            raise self._died(error.name, DIED) from error
+        if any(len(self._text(role)) > size for role, size in self._ready_at.items()):
+            self._check_applied(template)  # some corrections come with the first requests
+        return measured(self._job.workload, levels, self._effective)
+
+    def _start(self, template: LaunchTemplate, role: str, command: RoleCommand) -> dict[str, Booted]:
+        """What the role becomes: one engine, or none for a router."""
+        log = self._logs[role] = io.StringIO()
+        words = command.argv[len(COMMAND) :]
+        try:
+            with _ERRORS, contextlib.redirect_stderr(log):
+                if words[:1] == (ROUTER,):
+                    parse_router_flags(words[1:])
+                    return {}
+                boot = read_command(words, command.env, log)
+        except SystemExit as error:
+            raise self._died(role, int(error.code or 0)) from error
+        stall_s = min(template.deadlines.stall_s, self._job.stall_limit_s or template.deadlines.stall_s)
+        machine = PatientMachine(stall_s)
+        try:
+            booted = boot.start([path for path in command.env.get("LD_PRELOAD", "").split(":") if path], machine)
+        except ConfigRejected as error:  # a setting of the simulation that is none
+            boot.narrator.rejected(str(error))
+            raise self._died(role, REFUSED) from error
+        except NotStarted as error:
+            raise self._died(role, error.code) from error
+        except Silent as error:
+            self._told_role = role
+            finding = self._classify(None, role)
+            failure_class = finding.failure_class if finding.signature else FailureClass.HANG
+            summary = f"no new line in the log for {stall_s:g} s"
+            raise _Ended(self._failure(failure_class, summary, finding.line)) from error
+        finally:  # roles start side by side
+            self._durations[Phase.READY] = max(self._durations[Phase.READY], round(machine.waited_s, 3))
+        boot.narrator.listening(boot.host, boot.port)
+        return {role: booted}
+
+    def _deployment(self, booted: Mapping[str, Booted], commands: Mapping[str, RoleCommand]) -> Deployment:
+        servers: dict[Role, VirtualServer] = {}
+        for name, one in booted.items():
+            env = commands[name].env
+            # Without a seed of the template each launch differs, and the same one comes out again.
+            noise = launch_noise(env, env.get(SEED) or f"{self._job.uid}-{name}")
+            batcher = Batcher(one.cost, one.memory, noise)
+            servers[one.cost.config.role] = VirtualServer(name, batcher, freeze_after_steps(env))
+        if len(servers) == len(booted):
+            if servers.keys() == {Role.SERVER}:
+                return SingleServer(servers[Role.SERVER])
+            if servers.keys() == {Role.PREFILL, Role.DECODE}:
+                system = _answering(booted).cost.system
+                return PrefillDecode(servers[Role.PREFILL], servers[Role.DECODE], system)
+        roles = ", ".join(f"{name} ({one.cost.config.role})" for name, one in booted.items())
+        text = f"virtual time knows one server, or one for prefill and one for decode; here are: {roles or 'none'}"
+        raise _Ended(self._failure(FailureClass.INFRASTRUCTURE, text))
+
+    def _load(
+        self, template: LaunchTemplate, deployment: Deployment, *, tells_cached: bool
+    ) -> dict[str, tuple[RequestSample, ...]]:
+        spec = LoadSpec(
+            base_url=f"http://{HOST}:{FIRST_PORT}",
+            model=self._job.deployment.model,
+            workload=self._job.workload,
+            seed=self._job.seed,
+            study_seed=self._job.study_seed,
+        )
+        load = VirtualLoad(deployment, spec, self._cancelled.is_set, tells_cached=tells_cached)
+        self._begin(Phase.WARM_UP)
+        with self._limited(load, template.deadlines.warm_up_s) as end_s:
+            load.warm_up(end_s)
+        self._begin(Phase.LOAD)
+        with self._limited(load, template.deadlines.load_s) as end_s:
+            levels = {level.name: load.level(level, end_s) for level in spec.workload.levels}
+        if (broken := broken_level(levels)) is not None:
+            finding = self._classify(None)
+            if finding.signature is not None:
+                summary = f"{broken.summary}: {broken.commonest}"
+                raise _Ended(self._failure(finding.failure_class, summary, finding.line))
+            raise _Ended(self._failure(FailureClass.REQUEST_ERRORS, broken.summary, broken.commonest))
+        return levels
+
+    @contextlib.contextmanager
+    def _limited(self, load: VirtualLoad, limit_s: float) -> Iterator[float]:
+        """Counts the phase's time on the load's clock, and ends the attempt when it is too long."""
+        begun_s = load.now_s
+        try:
+            yield begun_s + limit_s
+        except LoadTooLong as error:
+            finding = self._classify(None)
+            summary = f"the {self._phase.replace('_', '-')} did not end within {limit_s:g} s"
+            raise _Ended(self._failure(finding.failure_class, summary, finding.line)) from error
+        finally:
+            self._durations[self._phase] = round(load.now_s - begun_s, 3)
+
+    def _check_applied(self, template: LaunchTemplate) -> None:
+        """Raises when a server did not read a setting: what would be measured is another configuration."""
+        texts = {role: self._text(role) for role in template.roles}
+        self._effective = effective_texts(self._job.plan, template, texts, self._secrets)
+        if (ignored := not_applied(self._effective)) is not None:
+            raise _Ended(self._failure(FailureClass.CONFIG_NOT_APPLIED, ignored.summary, ignored.line))
+
+    # --- what came of it --------------------------------------------------------------------
+
+    def _begin(self, phase: Phase) -> None:
+        self._phase = phase
+        self._durations[phase] = 0.0
+
+    def _text(self, role: str) -> str:
+        return self._logs[role].getvalue() if role in self._logs else ""
+
+    def _died(self, role: str, code: int) -> _Ended:
+        self._told_role = role
+        finding = self._classify(code, role)
+        summary = f"{role} ended with {describe_exit(code)} in phase {self._phase}"
+        return _Ended(self._failure(finding.failure_class, summary, finding.line, code))
+
+    def _classify(self, exit_code: int | None, first_role: str = SERVER) -> Finding:
+        """From everything that was written since the servers became ready, or since the start."""
+        ordered = sorted(self._logs, key=lambda role: role != first_role)
+        texts = [self._text(role)[self._ready_at.get(role, 0) :] for role in ordered]
+        return classify(self._phase, exit_code, "\n".join(texts), self._engine)
+
+    def _failure(
+        self, failure_class: FailureClass, summary: str, line: str | None = None, exit_code: int | None = None
+    ) -> Failure:
+        return Failure(
+            phase=self._phase,
+            failure_class=failure_class,
+            summary=redact(summary, self._secrets),
+            decisive_line=redact(line, self._secrets) if line is not None else None,
+            exit_code=exit_code,
+        )
+
+
+def _answering(booted: Mapping[str, Booted]) -> Booted:
+    """The server whose answers clients see: decode's, where prefill is apart."""
+    return max(booted.values(), key=lambda one: one.cost.config.role is Role.DECODE)
+
+
+def _check_simulated(template: LaunchTemplate) -> None:
+    """Raises InvalidTemplate for one whose servers are more than a simulation."""
+    others = [name for name, role in template.roles.items() if role.argv[: len(COMMAND)] != COMMAND]
+    if others or not template.simulated:
+        what = f"role {others[0]} starts another program" if others else "it is not marked `simulated`"
+        raise InvalidTemplate(f"template {template.name} cannot run on virtual time: {what}")
+
+
+def _tail(text: str) -> str:
+    """The last 8 KB, from the start of a line."""
+    data = text.encode()
+    if len(data) <= LOG_TAIL_BYTES:
+        return text
+    cut = data[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
+    return cut[cut.find("\n") + 1 :]
