@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from autotune.domain.candidate import Candidate
-from autotune.domain.failure import FailureClass, Phase
+from autotune.domain.failure import FailureClass, LogContext, Phase, in_context
 from autotune.domain.knobs import KnobValue
 from autotune.domain.measurement import Quantiles, Trust
+from autotune.domain.retry import Policy, policy, policy_of_attempt
 from autotune.domain.space import SearchSpace
 from autotune.domain.template import LaunchTemplate
-from autotune.domain.trial import StudyPhase, Trial, TrialState
+from autotune.domain.trial import LOST, Attempt, StudyPhase, Trial, TrialState
 from autotune.domain.value import Value
 from autotune.engine.overview import StudyOverview
 
@@ -74,10 +76,32 @@ class TrialList(Value):
     limit: int
 
 
+class AttemptLine(Value):
+    """One launch of a trial, without its log. `ended` is null while it runs; `policy` where it was lost."""
+
+    attempt: int
+    started_at: datetime
+    ended_at: datetime | None
+    ended: str | None
+    host: str | None
+    phase: Phase | None
+    failure_class: FailureClass | None
+    summary: str | None
+    decisive_line: str | None
+    exit_code: int | None
+    policy: Policy | None
+
+
 class TrialDetail(Trial):
-    """A trial with its difference from the baseline."""
+    """A trial with its difference from the baseline and every launch of it.
+
+    `context` is the decisive line with its neighbours in the log, `policy` what the study does about the failure.
+    """
 
     changes: Changes
+    attempts: tuple[AttemptLine, ...]
+    context: LogContext | None
+    policy: Policy | None
 
 
 class SpaceLine(Value):
@@ -155,9 +179,33 @@ def trial_line(trial: Trial, baseline: Candidate) -> TrialLine:
     )
 
 
-def trial_detail(trial: Trial, baseline: Candidate) -> TrialDetail:
+def trial_detail(trial: Trial, baseline: Candidate, attempts: Sequence[Attempt]) -> TrialDetail:
     """The whole trial."""
-    return TrialDetail(**dict(trial), changes=baseline.difference(trial.candidate))
+    failure = trial.failure
+    return TrialDetail(
+        **dict(trial),
+        changes=baseline.difference(trial.candidate),
+        attempts=tuple(map(_attempt_line, attempts)),
+        context=None if failure is None else in_context(failure, trial.log_tail or failure.log_tail),
+        policy=policy(trial),
+    )
+
+
+def _attempt_line(attempt: Attempt) -> AttemptLine:
+    failure = attempt.failure
+    return AttemptLine(
+        attempt=attempt.attempt,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        ended=attempt.ended,
+        host=attempt.host,
+        phase=failure.phase if failure else None,
+        failure_class=failure.failure_class if failure else None,
+        summary=failure.summary if failure else None,
+        decisive_line=failure.decisive_line if failure else None,
+        exit_code=failure.exit_code if failure else None,
+        policy=policy_of_attempt(failure) if failure and attempt.ended == LOST else None,
+    )
 
 
 def space_line(space: SearchSpace) -> SpaceLine:

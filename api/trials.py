@@ -52,7 +52,8 @@ def listing(
 @router.get("/{number}", responses=declared(404))
 def look(study_id: StudyId, number: TrialNumber, parts: Given) -> TrialDetail:
     """One trial with everything that is known about it."""
-    return trial_detail(parts.store.trial(study_id, number), _baseline(parts.store, study_id))
+    attempts = parts.store.attempts(study_id, number)
+    return trial_detail(parts.store.trial(study_id, number), _baseline(parts.store, study_id), attempts)
 
 
 @router.get("/{number}/log", response_class=PlainTextResponse, responses=declared(404, text=True))

@@ -52,7 +52,7 @@ class ScriptedExecutor:
     Recorded, in order: `submitted` jobs (a repeated submit is in `repeated`), `adopted` uids that were known,
     `acknowledged` and `cancelled` uids, `closed`. One executor may serve several dispatchers one after the
     other, as attempts survive them; `forget` drops an attempt as if its host had lost every trace of it.
-    While `available` is False, submit raises Unavailable.
+    While `available` is False, submit raises Unavailable. `host_names` is what `hosts` gives.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class ScriptedExecutor:
         self._arrived: dict[str, TrialOutcome] = {}
         self.slots = slots
         self.available = True
+        self.host_names: tuple[str, ...] = ("host-a",)
         self.submitted: list[TrialJob] = []
         self.repeated: list[TrialJob] = []
         self.adopted: list[str] = []
@@ -78,6 +79,9 @@ class ScriptedExecutor:
     def capacity(self) -> int:
         with self._lock:
             return max(0, self.slots - len(self._jobs))
+
+    def hosts(self) -> Sequence[str]:
+        return self.host_names
 
     def submit(self, job: TrialJob) -> None:
         with self._lock:

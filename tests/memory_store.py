@@ -13,7 +13,7 @@ from autotune.domain.job import TrialOutcome
 from autotune.domain.objective import Verdict
 from autotune.domain.space import SearchSpace
 from autotune.domain.study import Study, StudySpec, StudyState
-from autotune.domain.trial import NewTrial, StudyPhase, Trial, TrialState, may_become
+from autotune.domain.trial import LOST, Attempt, NewTrial, StudyPhase, Trial, TrialState, attempt_of, may_become
 from autotune.engine.ports import ANY_TRIAL, Event, Page, TrialBrief, TrialFilter
 from autotune.errors import Conflict, InvalidRequest, NotFound, TrialAlreadyFinished
 from autotune.storage.event_data import EventKind, study_data, trial_data
@@ -30,6 +30,7 @@ class InMemoryStudyStore:
         self._trials: dict[int, list[Trial]] = {}
         self._uids: dict[tuple[int, int], str] = {}
         self._used_uids: set[str] = set()
+        self._attempts: dict[tuple[int, int], list[Attempt]] = {}
         self._keys: dict[str, tuple[StudySpec, int]] = {}
         self._events: list[Event] = []
         self._leases: dict[str, tuple[str, datetime]] = {}
@@ -123,6 +124,8 @@ class InMemoryStudyStore:
                 raise Conflict(f"the attempt {uid} was started before")
             self._used_uids.add(uid)
             self._uids[study_id, number] = uid
+            begun = Attempt(attempt=trial.attempt + 1, uid=uid, started_at=self._now())
+            self._attempts.setdefault((study_id, number), []).append(begun)
             change = {"state": TrialState.RUNNING, "attempt": trial.attempt + 1, "started_at": self._now()}
             return self._put_trial(trial, change, EventKind.TRIAL_STARTED)
 
@@ -146,6 +149,7 @@ class InMemoryStudyStore:
                 "counted": outcome.counted,
                 "finished_at": self._now(),
             }
+            self._end_attempt(trial, state.value)
             return self._put_trial(trial, change, EventKind.TRIAL_FINISHED)
 
     def lose_attempt(self, study_id: int, number: int, attempt: int, failure: Failure) -> Trial:
@@ -154,11 +158,20 @@ class InMemoryStudyStore:
             if trial.attempt != attempt:
                 raise Conflict("that attempt is not the current one")
             change = {"state": TrialState.WAITING, "started_at": None}
+            self._end_attempt(trial, LOST, failure)
             return self._put_trial(trial, change, EventKind.ATTEMPT_LOST, failure)
+
+    def attempts(self, study_id: int, number: int) -> Sequence[Attempt]:
+        with self._lock:
+            trial = self.trial(study_id, number)
+            kept = self._attempts.get((study_id, number), [])
+            return [attempt_of(trial, a.attempt, a.uid, (a.started_at, a.ended_at), a.ended, a.failure) for a in kept]
 
     def cancel_trial(self, study_id: int, number: int) -> Trial:
         with self._lock:
             trial = self._movable(study_id, number, TrialState.CANCELLED)
+            if trial.state is TrialState.RUNNING:
+                self._end_attempt(trial, TrialState.CANCELLED.value)
             change = {"state": TrialState.CANCELLED, "finished_at": self._now()}
             return self._put_trial(trial, change, EventKind.TRIAL_CANCELLED)
 
@@ -221,6 +234,10 @@ class InMemoryStudyStore:
         if not may_become(trial.state, state):
             raise Conflict(f"trial {number} of study {study_id} is {trial.state} and cannot become {state}")
         return trial
+
+    def _end_attempt(self, trial: Trial, ended: str, lost: Failure | None = None) -> None:
+        kept = self._attempts[trial.study_id, trial.number]
+        kept[-1] = kept[-1].model_copy(update={"ended": ended, "ended_at": self._now(), "failure": lost})
 
     def _put_study(self, study: Study, kind: EventKind) -> Study:
         self._studies[study.id] = study

@@ -19,23 +19,29 @@ from autotune.domain.effective import EffectiveConfig
 from autotune.domain.failure import Failure, FailureClass, Phase
 from autotune.domain.job import Provenance, TrialJob, TrialOutcome
 from autotune.domain.knobs import SERVER
+from autotune.domain.learned_limits import limited
 from autotune.domain.measurement import Measurement
-from autotune.domain.template import LaunchTemplate
+from autotune.domain.template import Deadlines, LaunchTemplate
 from autotune.engine.ports import TemplateSource
 from autotune.errors import InvalidCandidate, InvalidTemplate, NotFound
 from workers.attempt_files import AlreadyStarted, AttemptFiles
+from workers.code_identity import code_identity
 from workers.conclusions import broken_level, endpoint, measured, not_applied, provenance
 from workers.effective.roles import effective_roles
-from workers.environment import program_environment
+from workers.engine_version import engine_versions
+from workers.environment import program_environment, role_devices
 from workers.failures.classify import Finding, classify, describe_exit
 from workers.free_port import free_port
 from workers.host_templates import HostTemplates
 from workers.load.process import LoadFailed, LoadProcess
 from workers.load.spec import LoadResult, LoadSpec
+from workers.lost_cause import lost_cause
 from workers.probe import TICK_S, Readiness, wait_ready
 from workers.redaction import redact, secret_values
 from workers.role_command import RoleCommand, role_commands
+from workers.served_name import served_name
 from workers.server_tree import ServerTree, SupervisorLost
+from workers.start_log import StartLogs
 
 HOST = "127.0.0.1"
 ALREADY_STARTED_CODE = 3
@@ -81,11 +87,14 @@ class _Attempt:
         self._engine = ""
         self._endpoint = SERVER
         self._told_role: str | None = None  # the role that failed
+        self._signature: str | None = None  # of the catalogue
         self._secrets: tuple[str, ...] = ()
         self._tail = ""
         self._provenance: Provenance | None = None
         self._tree: ServerTree | None = None
         self._load: LoadProcess | None = None
+        self._limits = Deadlines()
+        self._model = job.deployment.model  # as requests call it
         self._effective: dict[str, EffectiveConfig] = {}
         self._ready_at: dict[str, int] = {}  # size of each role's log when the server became ready
 
@@ -99,6 +108,9 @@ class _Attempt:
                 survivors = self._stop()
             if survivors:
                 measurement, failure = None, failure or self._failure(FailureClass.INFRASTRUCTURE, survivors)
+            failure = self._unblamed(failure)
+            if not survivors:
+                self._files.delete_scratch()
         except Exception:  # noqa: BLE001  a defect of ours must not look like a lost worker or a bad candidate
             words = f"the worker failed: {traceback.format_exc()}"
             measurement, failure = None, self._failure(FailureClass.INFRASTRUCTURE, words)
@@ -137,6 +149,8 @@ class _Attempt:
             template = self._templates.template(self._job.deployment.template)
             self._engine = template.engine
             self._endpoint = endpoint(template)
+            self._limits = limited(template.deadlines, self._job.limits)
+            self._model = served_name(template, self._job)
             ports = {role: free_port(HOST) for role in template.roles}
         with self._during(Phase.LAUNCH):
             commands = role_commands(self._job, template, self._files, HOST, ports)
@@ -145,22 +159,32 @@ class _Attempt:
             self._tree.wait_started(len(commands), self._watch)
         base_url = f"http://{HOST}:{ports[self._endpoint]}"
         with self._during(Phase.READY):
-            for role in sorted(template.roles, key=lambda name: name == self._endpoint):  # what others wait for first
-                self._wait_ready(template, role, f"http://{HOST}:{ports[role]}")
+            logs = {role: self._files.log(role) for role in template.roles}
+            starts = StartLogs(logs, self._engine, self._limits)
+            try:
+                for role in sorted(template.roles, key=lambda name: name == self._endpoint):  # what others wait for
+                    self._wait_ready(template, role, f"http://{HOST}:{ports[role]}", starts)
+            finally:
+                self._durations |= starts.durations_s()
+            found = engine_versions(self._engine, self._files, {role: f"http://{HOST}:{ports[role]}" for role in ports})
+            said = {role: redact(version, self._secrets) for role, version in found.items()}
+            assert self._provenance is not None
+            self._provenance = self._provenance.model_copy(update={"engine_versions": said})
             self._ready_at = {role: self._files.log_size(role) for role in template.roles}
             self._check_applied(template, base_url)
         with self._during(Phase.WARM_UP):
             spec = LoadSpec(
                 base_url=base_url,
-                model=self._job.deployment.model,
+                model=self._model,
                 workload=self._job.workload,
                 seed=self._job.seed,
                 study_seed=self._job.study_seed,
             )
             self._load = LoadProcess.start(spec, self._files.folder, program_environment(self._files))
-            self._wait_load(self._load, template.deadlines.warm_up_s)
+            self._wait_load(self._load, self._limits.warm_up_s)
+            self._check_requests(self._load)
         with self._during(Phase.LOAD):
-            self._wait_load(self._load, template.deadlines.load_s)
+            self._wait_load(self._load, self._limits.load_s)
             result = self._result(self._load)
             self._check_applied(template, base_url)  # some corrections come with the first requests
             return measured(self._job.workload, result.levels, self._effective)
@@ -168,19 +192,22 @@ class _Attempt:
     def _remember(self, template: LaunchTemplate, commands: Mapping[str, RoleCommand]) -> None:
         """Provenance and secrets, before anything is started that could fail."""
         self._secrets = secret_values((c.env for c in commands.values()), (c.argv for c in commands.values()))
-        self._provenance = provenance(template, commands, self._secrets)
+        shown = {role: tuple(redact(word, self._secrets) for word in c.argv) for role, c in commands.items()}
+        more = {"commands": shown, "devices": role_devices(self._job, template), "code": code_identity()}
+        self._provenance = provenance(template, commands, self._secrets).model_copy(update=more)
 
-    def _wait_ready(self, template: LaunchTemplate, role: str, base_url: str) -> None:
+    def _wait_ready(self, template: LaunchTemplate, role: str, base_url: str, starts: StartLogs) -> None:
         """One role. The limit on the time counts from the start of this phase, the one on silence for its own log."""
-        limits = template.deadlines
+        limits = self._limits
         answer = wait_ready(
             base_url,
-            self._job.deployment.model,
+            self._model,
             template.health_path,
             round(max(limits.ready_s - (time.monotonic() - self._phase_begun), 0.0), 1),
             min(limits.stall_s, self._job.stall_limit_s or limits.stall_s),
             is_dead=self._has_exits,
             log_size=lambda: self._files.log_size(role),
+            overdue=starts.overdue,
         )
         if answer.readiness is Readiness.READY:
             return
@@ -201,11 +228,36 @@ class _Attempt:
         deadline = time.monotonic() + limit_s
         while not load.ended and load.poll().phase in before | {"done"}:
             self._watch()
+            self._check_requests(load)
             if time.monotonic() > deadline:
                 finding = self._classify(None)
                 summary = f"the {self._phase.replace('_', '-')} did not end within {limit_s:g} s"
                 raise _Ended(self._failure(finding.failure_class, summary, finding.line))
             time.sleep(TICK_S)
+
+    def _check_requests(self, load: LoadProcess) -> None:
+        """Raises as soon as no measurement can come of this load any more."""
+        told = load.tally(self._phase)
+        if told is None:
+            return
+        level, tally = told
+        patience_s = self._limits.token_stall_s or self._limits.stall_s
+        if tally.idle_s is not None and tally.idle_s > patience_s:
+            self._watch_closely()
+            finding = self._classify(None)
+            failure_class = finding.failure_class if finding.signature else FailureClass.HANG
+            summary = f"no token for {patience_s:g} s"
+            raise _Ended(self._failure(failure_class, summary, finding.line))
+        if (lost := lost_cause(self._job.workload, level, tally)) is not None:
+            raise self._refused(lost.summary, lost.commonest)
+
+    def _refused(self, summary: str, commonest: str) -> _Ended:
+        """Requests failed: what the server's log says about it comes first."""
+        self._watch_closely()
+        finding = self._classify(None)
+        if finding.signature is not None:
+            return _Ended(self._failure(finding.failure_class, f"{summary}: {commonest}", finding.line))
+        return _Ended(self._failure(FailureClass.REQUEST_ERRORS, summary, commonest))
 
     def _result(self, load: LoadProcess) -> LoadResult:
         try:
@@ -214,12 +266,7 @@ class _Attempt:
             self._watch_closely()
             raise _Ended(self._failure(FailureClass.CLIENT_FAULT, error.message)) from error
         if (broken := broken_level(result.levels)) is not None:
-            self._watch_closely()
-            finding = self._classify(None)
-            if finding.signature is not None:
-                summary = f"{broken.summary}: {broken.commonest}"
-                raise _Ended(self._failure(finding.failure_class, summary, finding.line))
-            raise _Ended(self._failure(FailureClass.REQUEST_ERRORS, broken.summary, broken.commonest))
+            raise self._refused(broken.summary, broken.commonest)
         return result
 
     def _check_applied(self, template: LaunchTemplate, base_url: str) -> None:
@@ -265,6 +312,12 @@ class _Attempt:
             time.sleep(TICK_S)
 
     def _classify(self, exit_code: int | None, first_role: str = SERVER) -> Finding:
+        """What the logs say; the failure that follows carries the signature."""
+        finding = self._finding(exit_code, first_role)
+        self._signature = finding.signature
+        return finding
+
+    def _finding(self, exit_code: int | None, first_role: str) -> Finding:
         """From everything that was written since the server became ready, or since the start.
 
         Where several roles fail at once, the log of the first one speaks for it, if it tells a cause.
@@ -278,6 +331,15 @@ class _Attempt:
             if own.tells_cause:
                 return own
         return classify(self._phase, exit_code, "\n".join([*texts, device]), self._engine)
+
+    def _unblamed(self, failure: Failure | None) -> Failure | None:
+        """A candidate is not to blame where this host could not even have kept its log."""
+        if failure is None or not failure.failure_class.blames_candidate:
+            return failure
+        if (problem := self._files.write_problem()) is None:
+            return failure
+        words = {"failure_class": FailureClass.INFRASTRUCTURE, "summary": f"{problem}; {failure.summary}"}
+        return failure.model_copy(update=words)
 
     @contextmanager
     def _during(self, phase: Phase) -> Iterator[None]:
@@ -297,6 +359,7 @@ class _Attempt:
             summary=redact(summary, self._secrets),
             decisive_line=redact(line, self._secrets) if line is not None else None,
             exit_code=exit_code,
+            signature=self._signature,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import socket
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from workers.marked_processes import is_running, process_stat
 
 HEAD_BYTES = 1024 * 1024
 TAIL_BYTES = 1024 * 1024
+_ROOM_BYTES = 256 * 1024  # an outcome with its log tail takes a few tens of KB
 LOG_TAIL_BYTES = 8 * 1024  # what goes along with an outcome
 
 
@@ -44,6 +46,7 @@ class AttemptFiles:
         self.folder = self.root / uid
         self.home = self.folder / "home"
         self.tmp = self.folder / "tmp"
+        self.cache = self.folder / "cache"
         self.device_logs = self.folder / "plog"
         self._job = self.folder / "job.json"
         self._started = self.folder / "started"
@@ -58,6 +61,25 @@ class AttemptFiles:
         """The folder with what a server needs. Only its owner may look into it."""
         for folder in (self.folder, self.home, self.tmp):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def delete_scratch(self) -> None:
+        """What the servers kept in their home, temporary and cache folders; logs stay. Best effort."""
+        for folder in (self.home, self.tmp, self.cache):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def write_problem(self) -> str | None:
+        """Why nothing can be written into the folder; None when something can."""
+        draft = self.folder / f".room.{secrets.token_hex(4)}"
+        try:
+            with draft.open("wb") as file:
+                file.write(bytes(_ROOM_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            return f"cannot write into {self.folder}: {error.strerror or error}"
+        finally:
+            draft.unlink(missing_ok=True)
+        return None
 
     def write_job(self, job: TrialJob) -> None:
         """Atomic; creates the folder."""

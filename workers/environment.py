@@ -25,6 +25,16 @@ from workers.marked_processes import ATTEMPT_VARIABLE, ROOT_VARIABLE
 LONGEST_VALUE = 4096
 ASCEND_ENGINES = frozenset({"vllm-ascend", "sglang-ascend"})
 
+# Where engines and their compilers keep what they make at start. By the beginning of the engine's name.
+_CACHES = (
+    ("vllm", "VLLM_CACHE_ROOT", "vllm"),
+    ("vllm", "TORCHINDUCTOR_CACHE_DIR", "inductor"),
+    ("vllm", "TRITON_CACHE_DIR", "triton"),
+    ("sglang", "TORCHINDUCTOR_CACHE_DIR", "inductor"),
+    ("sglang", "TRITON_CACHE_DIR", "triton"),
+)
+_ASCEND_CACHE = ("ASCEND_CACHE_PATH", "ascend")  # operators that CANN compiles, static kernels among them
+
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 _DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
 _DEVICE_LOGS = "ASCEND_PROCESS_LOG_PATH"
@@ -51,6 +61,20 @@ def base_environment(files: AttemptFiles) -> dict[str, str]:
 def program_environment(files: AttemptFiles) -> dict[str, str]:
     """For our own programs around the server: the base, and where this package lies."""
     return {**base_environment(files), "PYTHONPATH": str(_PACKAGE_ROOT)}
+
+
+def cache_environment(template: LaunchTemplate, files: AttemptFiles) -> dict[str, str]:
+    """Folders for what is compiled at start: the attempt's own, or the template's shared one.
+
+    A cache that is left by another configuration can hide that this one does not compile. Template and plan may
+    say otherwise; an exported script leaves all of this to the engine.
+    """
+    root = template.shared_cache or str(files.cache)
+    names = {name: f"{root}/{folder}" for engine, name, folder in _CACHES if template.engine.startswith(engine)}
+    if template.engine in ASCEND_ENGINES:
+        name, folder = _ASCEND_CACHE
+        names[name] = f"{root}/{folder}"
+    return names
 
 
 def role_environment(

@@ -78,6 +78,9 @@ class LocalExecutor:
         with self._lock:
             return max(0, self._slots - len(self._flights))
 
+    def hosts(self) -> Sequence[str]:
+        return (socket.gethostname(),)
+
     def submit(self, job: TrialJob) -> None:
         with self._lock:
             if job.uid in self._flights:

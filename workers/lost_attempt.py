@@ -22,6 +22,12 @@ def lost(files: AttemptFiles, phase: Phase, summary: str, exit_code: int | None 
     return TrialOutcome(uid=files.uid, failure=failure)
 
 
+def lost_without_folder(uid: str, phase: Phase, summary: str, host: str | None = None) -> TrialOutcome:
+    """As `lost`, where the attempt's folder is out of reach."""
+    failure = Failure(phase=phase, failure_class=FailureClass.INFRASTRUCTURE, summary=summary, host=host)
+    return TrialOutcome(uid=uid, failure=failure)
+
+
 def give_up(files: AttemptFiles, exit_code: int | None = None) -> TrialOutcome | None:
     """Claim an attempt that never began, and end it. None when it has begun in this very moment."""
     try:

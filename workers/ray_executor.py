@@ -25,13 +25,14 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from autotune.domain.failure import Failure, FailureClass, Phase
+from autotune.domain.failure import Phase
 from autotune.domain.job import TrialJob, TrialOutcome
 from autotune.errors import Unavailable
 from workers.attempt_end import LIMIT_S, end_attempt
 from workers.attempt_files import AlreadyStarted, AttemptFiles
 from workers.code_identity import code_mismatch, code_version
 from workers.host_templates import HostTemplates
+from workers.lost_attempt import lost_without_folder
 
 os.environ["RAY_AUTH_MODE"] = "token"  # read when ray is imported, not when it connects
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -40,7 +41,7 @@ os.environ["RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"] = "1"
 import ray
 from ray.exceptions import ActorAlreadyExistsError, RayError
 from ray.util import list_named_actors
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, NodeLabelSchedulingStrategy, NotIn
 
 RUN_ATTEMPT = "workers.attempt:run_attempt"
 
@@ -48,6 +49,7 @@ PLACEMENT_S = 120.0  # an actor that no node takes stays pending for ever withou
 LEFTOVER_S = 10.0  # a dispatcher adopts before it asks for capacity, and its store knows what runs
 WAITING = "waiting"  # the actor's threads for calls that wait for the outcome
 _CONNECT_S = 2.0
+_NODE_LABEL = "ray.io/node-id"  # Ray gives it to every node
 _QUESTION_S = 2.0  # an idle actor answers in 2 ms
 _POLL_S = 0.5
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -71,8 +73,8 @@ class AttemptActor:
             self._ended.set()
 
     def node(self) -> str:
-        """Ray's id of the node that runs the attempt."""
-        return str(ray.get_runtime_context().get_node_id())
+        """Ray's id of the node that runs the attempt, and the name of its host."""
+        return f"{ray.get_runtime_context().get_node_id()} {socket.gethostname()}"
 
     def has_ended(self) -> bool:
         return self._ended.is_set()
@@ -88,7 +90,7 @@ class AttemptActor:
 def _run_here(job: TrialJob, root: Path, templates_dir: Path, expected_version: str, run: str) -> TrialOutcome:
     mismatch = code_mismatch(expected_version)
     if mismatch is not None:
-        return _infrastructure(job.uid, Phase.PLACE, mismatch)
+        return lost_without_folder(job.uid, Phase.PLACE, mismatch, socket.gethostname())
     files = AttemptFiles(root, job.uid)
     files.write_job(job)
     context = ray.get_runtime_context()
@@ -97,7 +99,7 @@ def _run_here(job: TrialJob, root: Path, templates_dir: Path, expected_version: 
     try:
         outcome: TrialOutcome = pkgutil.resolve_name(run)(job, root, HostTemplates(templates_dir))
     except AlreadyStarted as error:
-        return files.outcome() or _infrastructure(job.uid, Phase.PLACE, error.message)
+        return files.outcome() or lost_without_folder(job.uid, Phase.PLACE, error.message)
     if files.outcome() is None:
         files.write_outcome(outcome)
     return outcome
@@ -111,6 +113,7 @@ class _Flight:
     placed: Any = None
     ended: Any = None
     node: str | None = None
+    host: str | None = None
     since: float = field(default_factory=time.monotonic)
     outcome: TrialOutcome | None = None
 
@@ -157,9 +160,12 @@ class RayExecutor:
 
     def capacity(self) -> int:
         with self._lock, self._cluster():
-            nodes: list[dict[str, Any]] = cast(Any, ray).nodes()  # Ray leaves it without types
-            slots = sum(node["Resources"].get(self._slots_resource, 0) for node in nodes if node["Alive"])
+            slots = sum(node["Resources"][self._slots_resource] for node in self._nodes())
             return max(0, int(slots) - len(self._flights) - self._others())
+
+    def hosts(self) -> Sequence[str]:
+        with self._cluster():
+            return sorted({node["NodeManagerHostname"] for node in self._nodes()})
 
     def submit(self, job: TrialJob) -> None:
         with self._lock:
@@ -268,6 +274,7 @@ class RayExecutor:
             num_cpus=0,
             resources={self._slots_resource: 1},
             max_concurrency=4,
+            **self._placing(job),
         )
         places = str(self._root), str(self._templates)
         try:
@@ -282,6 +289,23 @@ class RayExecutor:
                 if actor is not None:
                     self._kill(actor)
             raise
+
+    def _placing(self, job: TrialJob) -> dict[str, Any]:
+        """Options that keep off the hosts where the trial was lost, by name or Ray's id, where another is free."""
+        if not job.avoid_hosts:
+            return {}
+        with self._cluster():
+            names = [(node["NodeID"], node["NodeManagerHostname"]) for node in self._nodes()]
+        avoided = [node for node, host in names if {node, host} & set(job.avoid_hosts)]
+        if not avoided:
+            return {}
+        elsewhere = cast(Any, NotIn)(*avoided)
+        return {"scheduling_strategy": NodeLabelSchedulingStrategy(hard={}, soft={_NODE_LABEL: elsewhere})}
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        """The living nodes that take attempts."""
+        nodes = cast(Any, ray).nodes()  # Ray leaves it without types
+        return [node for node in nodes if node["Alive"] and node["Resources"].get(self._slots_resource)]
 
     def _watch(self, uid: str, actor: Any) -> None:
         self._flights[uid] = self._ask(actor)
@@ -306,12 +330,12 @@ class RayExecutor:
             elif flight.node is None and time.monotonic() - flight.since > self._placement_s:
                 self._kill(flight.actor)
                 text = f"no node took the attempt within {self._placement_s:.0f} s"
-                flight.outcome = _infrastructure(uid, Phase.PLACE, text)
+                flight.outcome = lost_without_folder(uid, Phase.PLACE, text)
 
     def _note_place(self, flight: _Flight) -> None:
         if flight.node is None and flight.placed is not None and ray.wait([flight.placed], timeout=0)[0]:
             with suppress(RayError):  # its outcome will tell
-                flight.node = ray.get(flight.placed)
+                flight.node, _, flight.host = ray.get(flight.placed).partition(" ")
 
     def _fetch(self, uid: str, flight: _Flight) -> TrialOutcome:
         try:
@@ -319,7 +343,8 @@ class RayExecutor:
         except (RayError, ValidationError) as error:
             self._kill(flight.actor)  # one that is only out of reach must not go on beside its successor
             phase = Phase.PLACE if flight.node is None else Phase.LAUNCH
-            return self._spooled(uid) or _infrastructure(uid, phase, f"the worker was lost: {_reason(error)}")
+            summary = f"the worker was lost: {_reason(error)}"
+            return self._spooled(uid) or lost_without_folder(uid, phase, summary, flight.host)
 
     def _spooled(self, uid: str) -> TrialOutcome | None:
         """What the attempt wrote before its actor ended, where that was on this host."""
@@ -359,11 +384,6 @@ class RayExecutor:
                     self._kill(actor)
                     del self._strangers[name]
         return len(self._strangers)
-
-
-def _infrastructure(uid: str, phase: Phase, summary: str) -> TrialOutcome:
-    failure = Failure(phase=phase, failure_class=FailureClass.INFRASTRUCTURE, summary=summary)
-    return TrialOutcome(uid=uid, failure=failure)
 
 
 def _reason(error: Exception) -> str:

@@ -11,8 +11,9 @@ from autotune.domain.launch_plan import RolePlan
 from autotune.domain.template import LaunchTemplate, fill, role_ports
 from autotune.errors import InvalidCandidate, Problem
 from workers.attempt_files import AttemptFiles
-from workers.environment import base_environment, role_devices, role_environment
+from workers.environment import base_environment, cache_environment, role_devices, role_environment
 from workers.host_templates import model_path
+from workers.served_name import named_words
 
 OPEN_PLACES = ("host", "port", "trial_dir")  # with the ports of the other roles: an export fills these anew
 
@@ -54,8 +55,10 @@ def role_commands(
         places = own | role_ports(ports) | {"host": host, "port": str(ports[name]), "trial_dir": str(files.folder)}
         shown = role_environment(template, role, plan, own)
         commands[name] = RoleCommand(
-            argv=(*(fill(word, places) for word in role.argv), *plan.argv),
-            env=base_environment(files) | role_environment(template, role, plan, places),
+            argv=(*(fill(word, places) for word in named_words(role, job)), *plan.argv),
+            env=base_environment(files)
+            | cache_environment(template, files)
+            | role_environment(template, role, plan, places),
             launched=LaunchedRole(argv=(*(fill(word, own) for word in role.argv), *plan.argv), env=shown),
         )
     return commands

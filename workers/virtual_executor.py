@@ -8,6 +8,7 @@ finds it lost and its trial is run again.
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 import traceback
@@ -64,6 +65,9 @@ class VirtualExecutor:
     def capacity(self) -> int:
         with self._lock:
             return max(0, self._slots - len(self._flights))
+
+    def hosts(self) -> Sequence[str]:
+        return (socket.gethostname(),)
 
     def submit(self, job: TrialJob) -> None:
         with self._lock:

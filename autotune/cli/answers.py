@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from pydantic import BaseModel, ConfigDict
 
+from autotune.domain.failure import LogContext
 from autotune.domain.knobs import KnobValue
 from autotune.domain.study import Study
 from autotune.domain.trial import Trial
@@ -70,12 +73,35 @@ class TrialLine(Answer):
     tpot_ms: dict[str, float | None] = {}
 
 
+class AttemptLine(Answer):
+    """One launch of a trial."""
+
+    attempt: int
+    started_at: datetime
+    ended: str | None = None
+    host: str | None = None
+    phase: str | None = None
+    failure_class: str | None = None
+    summary: str | None = None
+    decisive_line: str | None = None
+
+
+class PolicyLine(Answer):
+    """What the study does about a failure."""
+
+    consequence: str
+    sentence: str
+
+
 class TrialDetail(Trial):
     """The whole trial."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     changes: Changes = {}
+    attempts: tuple[AttemptLine, ...] = ()
+    context: LogContext | None = None
+    policy: PolicyLine | None = None
 
 
 class SpaceLine(Answer):

@@ -9,6 +9,7 @@ import typer
 from autotune.cli.answers import TrialDetail, TrialLine
 from autotune.cli.client import Client
 from autotune.cli.tables import NOTHING, changes_in_words, figure, harmless, print_json, shortened, table
+from autotune.domain.failure import LogContext
 from autotune.domain.measurement import Quantiles
 from autotune.domain.objective import NOT_COMPARABLE
 
@@ -65,7 +66,7 @@ def show(url: str, study_id: int, number: int, *, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    typer.echo("\n".join([*_facts(trial), *_figures(trial), *_command(trial), *_failure(trial)]))
+    typer.echo("\n".join([*_facts(trial), *_figures(trial), *_attempts(trial), *_command(trial), *_failure(trial)]))
 
 
 def _facts(trial: TrialDetail) -> list[str]:
@@ -117,13 +118,40 @@ def _command(trial: TrialDetail) -> list[str]:
     return lines
 
 
+def _attempts(trial: TrialDetail) -> list[str]:
+    """Every launch, where there was more than one."""
+    if len(trial.attempts) < 2:
+        return []
+    rows = [
+        [
+            str(one.attempt),
+            f"{one.started_at:%Y-%m-%d %H:%M:%S}",
+            one.host or NOTHING,
+            one.ended or "running",
+            one.failure_class or NOTHING,
+            shortened(one.decisive_line or one.summary or NOTHING, 120),
+        ]
+        for one in trial.attempts
+    ]
+    return ["", *table(["attempt", "started", "host", "ended", "class", "why"], rows, right=(0,)).splitlines()]
+
+
 def _failure(trial: TrialDetail) -> list[str]:
     failure = trial.failure
     if failure is None:
         return []
     code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
     lines = ["", f"failed at {failure.phase}: {failure.failure_class}{code}", f"  {shortened(failure.summary, 300)}"]
-    if failure.decisive_line:
+    if trial.policy is not None:
+        lines.append(f"  {trial.policy.sentence}")
+    if trial.context is not None:
+        lines += ["", "the line that decided, in its log:", *_context(trial.context)]
+    elif failure.decisive_line:
         lines.append(f"  {shortened(failure.decisive_line, 300)}")
     tail = harmless(failure.log_tail or trial.log_tail).splitlines()[-40:]
     return [*lines, "", "end of its log:", *(f"  {line}" for line in tail)] if tail else lines
+
+
+def _context(context: LogContext) -> list[str]:
+    marks = (">" if i == context.decisive else " " for i in range(len(context.lines)))
+    return [f"{mark} {shortened(harmless(line), 300)}" for mark, line in zip(marks, context.lines, strict=True)]

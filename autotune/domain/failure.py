@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from autotune.domain.value import Value
 
+AROUND = 8  # lines before and after the decisive one: a traceback's last frames, and what followed
+LONGEST_LINE = 2000  # in characters, of a line in a context
+
 
 class Phase(StrEnum):
     """Where in an attempt it happened, in order."""
@@ -45,7 +48,11 @@ class FailureClass(StrEnum):
 
 
 class Failure(Value):
-    """A trial's end without a measurement. `log_tail` is the server's own text, capped and redacted."""
+    """A trial's end without a measurement. `log_tail` is the server's own text, capped and redacted.
+
+    `signature` is the catalogue's name for what happened, or the control plane's own. `host` is where it was,
+    for an attempt that was lost and so has no provenance.
+    """
 
     phase: Phase
     failure_class: FailureClass
@@ -53,3 +60,28 @@ class Failure(Value):
     decisive_line: str | None = None
     exit_code: int | None = None
     log_tail: str = ""
+    signature: str | None = None
+    host: str | None = None
+
+
+class LogContext(Value):
+    """Lines of a log in their order; the one at index `decisive` decided."""
+
+    lines: tuple[str, ...]
+    decisive: int
+
+
+def in_context(failure: Failure, log: str) -> LogContext | None:
+    """The decisive line with its neighbours; None where it stands in no line of this log.
+
+    The oldest such line: a cause is often repeated by those that it brought down.
+    """
+    wanted = failure.decisive_line
+    if not wanted:
+        return None
+    lines = [line[:LONGEST_LINE] for line in log.splitlines()]
+    at = next((i for i, line in enumerate(lines) if wanted in line), None)
+    if at is None:
+        return None
+    first = max(at - AROUND, 0)
+    return LogContext(lines=tuple(lines[first : at + AROUND + 1]), decisive=at - first)

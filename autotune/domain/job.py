@@ -9,6 +9,7 @@ from autotune.domain.deployment import Deployment
 from autotune.domain.effective import Corrected, EffectiveConfig
 from autotune.domain.failure import Failure
 from autotune.domain.launch_plan import LaunchPlan
+from autotune.domain.learned_limits import PhaseLimits
 from autotune.domain.measurement import Measurement
 from autotune.domain.value import Value
 from autotune.domain.workload import Workload
@@ -20,7 +21,8 @@ class TrialJob(Value):
     `seed` is that of the trial's prompts; `study_seed` that of what all trials of a study are offered alike: the
     prefix that prompts share, the times at which requests become due.
     `stall_limit_s`: end the launch when its log is silent for so long, where a rule asks for less patience
-    than the template has.
+    than the template has. `limits`: what earlier trials of the study say about the length of a phase.
+    `avoid_hosts`: run elsewhere where that is possible.
     """
 
     uid: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
@@ -33,6 +35,8 @@ class TrialJob(Value):
     seed: int
     study_seed: int = 0
     stall_limit_s: float | None = None
+    limits: PhaseLimits | None = None
+    avoid_hosts: tuple[str, ...] = ()
 
 
 class LaunchedRole(Value):
@@ -45,7 +49,10 @@ class LaunchedRole(Value):
 class Provenance(Value):
     """Where and with what an attempt ran.
 
-    `virtual_time`: no process ran; durations are those of a real launch, as the simulation counts them.
+    `virtual_time`: no process ran; durations are those of a real launch, as the simulation counts them. By role:
+    `commands` is the command as it was run, `devices` what it was given, such as `0,1`, and `engine_versions` what
+    the server itself said. `code` names the autotune that ran it: version and digest of the source. Secrets are
+    masked.
     """
 
     host: str
@@ -54,10 +61,16 @@ class Provenance(Value):
     simulated: bool = False
     virtual_time: bool = False
     roles: dict[str, LaunchedRole] = Field(default_factory=dict)
+    commands: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    devices: dict[str, str] = Field(default_factory=dict)
+    engine_versions: dict[str, str] = Field(default_factory=dict)
+    code: str | None = None
 
 
 class TrialOutcome(Value):
-    """Either a measurement or a failure, never both, never neither. Durations in s by phase.
+    """Either a measurement or a failure, never both, never neither.
+
+    `durations_s` by phase; `weights` and `capture` are parts of `ready`, of the role that took longest.
 
     `effective` is the configuration of each role by its own log, for servers that became ready. `counted` is the
     candidate that was really measured, set by the control plane where the engine corrected a value.

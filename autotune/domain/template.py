@@ -40,10 +40,18 @@ def is_denied_env(name: str) -> bool:
 
 
 class Deadlines(Value):
-    """Limits of one attempt, in seconds."""
+    """Limits of one attempt, in seconds.
+
+    `weights_s` and `capture_s` are parts of `ready_s`: reading the weights and capturing graphs, for engines whose
+    log tells of them. `stall_s`: no new line in the log while starting. `token_stall_s`: no new token of any request
+    under load; as `stall_s` where it is not given.
+    """
 
     ready_s: float = Field(default=600, gt=0)
+    weights_s: float | None = Field(default=None, gt=0)
+    capture_s: float | None = Field(default=None, gt=0)
     stall_s: float = Field(default=300, gt=0)
+    token_stall_s: float | None = Field(default=None, gt=0)
     warm_up_s: float = Field(default=300, gt=0)
     load_s: float = Field(default=3600, gt=0)
     stop_s: float = Field(default=10, gt=0)
@@ -93,6 +101,8 @@ class LaunchTemplate(Value):
     `models` maps a model name to its path; `libraries` a library name to its absolute path. `versions` is what
     is installed where it starts, `stacks` the environments or images that a candidate may choose from.
     `health_path` answers 200 when the server is ready. `simulated` marks endpoints that are no real device.
+    `shared_cache`: a folder of the host for the kernels that engines compile; without it each attempt has its own
+    and compiles anew.
     """
 
     name: str = Field(pattern=NAME)
@@ -104,6 +114,7 @@ class LaunchTemplate(Value):
     versions: StackVersions = StackVersions()
     stacks: dict[str, StackVariant] = Field(default_factory=dict)
     default_stack: str | None = None
+    shared_cache: str | None = Field(default=None, pattern=r"^/")
     health_path: str = "/health"
     deadlines: Deadlines = Deadlines()
     simulated: bool = False

@@ -25,6 +25,9 @@ from autotune.domain.value import Value
 MAX_ATTEMPTS = 3  # the first and two more: a fault that follows the trial over three launches is the trial's
 
 
+LOST = "lost"  # how an attempt ends that does not end its trial
+
+
 class TrialState(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
@@ -106,6 +109,11 @@ class Trial(Value):
         return self.label == "baseline"
 
     @property
+    def is_lost(self) -> bool:
+        """Whether it failed through no fault of its candidate: it teaches nothing and is held against nothing."""
+        return self.failure is not None and not self.failure.failure_class.blames_candidate
+
+    @property
     def counts_for(self) -> Candidate:
         """The candidate that the measurement belongs to: the engine may have corrected a value."""
         return self.counted or self.candidate
@@ -114,3 +122,34 @@ class Trial(Value):
     def cost(self) -> float | None:
         """The objective where the trial has one, whether or not it is feasible."""
         return None if self.verdict is None else self.verdict.objective
+
+
+class Attempt(Value):
+    """One launch of a trial. Times are UTC.
+
+    `ended` is `measured`, `failed`, `cancelled` or `lost`; None while it runs. `host` where it is known.
+    """
+
+    attempt: int
+    uid: str
+    started_at: datetime
+    ended_at: datetime | None = None
+    ended: str | None = None
+    host: str | None = None
+    failure: Failure | None = None
+
+
+def attempt_of(
+    trial: Trial,
+    number: int,
+    uid: str,
+    times: tuple[datetime, datetime | None],
+    ended: str | None,
+    lost: Failure | None,
+) -> Attempt:
+    """The attempt of that number: what ended its trial is told by the trial."""
+    last = trial.attempt == number and trial.state in (TrialState.MEASURED, TrialState.FAILED)
+    failure = trial.failure if last else lost
+    host = trial.provenance.host if last and trial.provenance else failure.host if failure else None
+    began, end = times
+    return Attempt(attempt=number, uid=uid, started_at=began, ended_at=end, ended=ended, host=host, failure=failure)

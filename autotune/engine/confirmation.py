@@ -40,7 +40,10 @@ class Conclusion(Value):
 
 def conclude(spec: StudySpec, trials: Sequence[Trial]) -> Conclusion:
     """Judge the finalists against the baseline. Needs at least one confirmation trial of the baseline."""
-    done = [t for t in trials if t.phase is StudyPhase.CONFIRM and t.state is not TrialState.CANCELLED]
+    # What was lost to the infrastructure is no launch of its configuration: another one is made in its place.
+    done = [
+        t for t in trials if t.phase is StudyPhase.CONFIRM and t.state is not TrialState.CANCELLED and not t.is_lost
+    ]
     groups: dict[str, list[Trial]] = {BASELINE: []}
     for trial in done:
         groups.setdefault(trial.label, []).append(trial)

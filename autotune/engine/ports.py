@@ -15,7 +15,7 @@ from autotune.domain.objective import Verdict
 from autotune.domain.space import SearchSpace
 from autotune.domain.study import Study, StudySpec, StudyState
 from autotune.domain.template import LaunchTemplate
-from autotune.domain.trial import NewTrial, StudyPhase, Trial, TrialState
+from autotune.domain.trial import Attempt, NewTrial, StudyPhase, Trial, TrialState
 from autotune.domain.value import Value
 
 T = TypeVar("T")
@@ -120,6 +120,10 @@ class StudyStore(Protocol):
         """running -> waiting: the attempt was lost to the infrastructure and is kept as an event."""
         ...
 
+    def attempts(self, study_id: int, number: int) -> Sequence[Attempt]:
+        """The launches of a trial, in order. Raises NotFound."""
+        ...
+
     def cancel_trial(self, study_id: int, number: int) -> Trial:
         """waiting or running -> cancelled. TrialAlreadyFinished when finished."""
         ...
@@ -186,6 +190,10 @@ class TrialExecutor(Protocol):
 
     def capacity(self) -> int:
         """How many more jobs can be submitted now."""
+        ...
+
+    def hosts(self) -> Sequence[str]:
+        """The hosts that may take attempts, named as in `Provenance.host` and `TrialJob.avoid_hosts`."""
         ...
 
     def submit(self, job: TrialJob) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from autotune.domain.deployment import facts
 from autotune.domain.failure import Failure, FailureClass, Phase
-from autotune.domain.job import TrialJob, TrialOutcome
+from autotune.domain.job import Provenance, TrialJob, TrialOutcome
 from autotune.domain.knobs import KnobValue
 from autotune.domain.launch_plan import render
+from autotune.domain.learned_limits import PhaseLimits, learned_limits
 from autotune.domain.measurement import Measurement
 from autotune.domain.objective import Verdict, judge
+from autotune.domain.retry import EXECUTOR_UNAVAILABLE, SERVICE_STOPPED, Retry, charged, hosts_to_avoid, retry
 from autotune.domain.space import Settled
 from autotune.domain.study import Study
-from autotune.domain.trial import MAX_ATTEMPTS, NewTrial, StudyPhase, Trial, TrialState
+from autotune.domain.trial import NewTrial, StudyPhase, Trial, TrialState
 from autotune.engine.comparability import reference
 from autotune.engine.corrections import counted_candidate
 from autotune.engine.ports import Clock, Proposer, ProposerSource, StudyStore, TrialExecutor
@@ -49,7 +51,7 @@ class StudyLoop:
         self._proposer: Proposer = proposers.proposer(study, self._space, list(self._trials.values()))
         self._skipped: set[str] = set()
         self._exhausted = False
-        self._not_before = clock.now()
+        self._not_before = self._taken_up = clock.now()
         self._recover()
 
     @property
@@ -61,7 +63,9 @@ class StudyLoop:
         for trial in list(self._trials.values()):
             if trial.state is TrialState.RUNNING and not self._executor.adopt(self._job(trial)):
                 text = "no trace of the attempt is left after a restart of the dispatcher"
-                self._lose(trial, Failure(phase=Phase.PLACE, failure_class=FailureClass.INFRASTRUCTURE, summary=text))
+                failure = Failure(phase=Phase.PLACE, failure_class=FailureClass.INFRASTRUCTURE, summary=text)
+                uid = attempt_uid(self._study, trial.number, trial.attempt)
+                self._conclude(trial, TrialOutcome(uid=uid, failure=failure))
 
     def advance(self, room: int) -> int:
         """Start up to `room` attempts; gives how many were started. The study may be finished afterwards."""
@@ -80,9 +84,11 @@ class StudyLoop:
         trial = self._by_uid(outcome.uid)
         if trial is None or trial.state is not TrialState.RUNNING:
             return
-        failure = outcome.failure
-        if failure is not None and not failure.failure_class.blames_candidate and trial.attempt < MAX_ATTEMPTS:
-            self._lose(trial, failure)
+        self._conclude(trial, outcome)
+
+    def _conclude(self, trial: Trial, outcome: TrialOutcome) -> None:
+        """The end of a running attempt: of the trial too, unless another attempt is due."""
+        if outcome.failure is not None and self._lost_or_final(trial, outcome.failure, outcome.provenance):
             return
         counted = counted_candidate(self._space, trial.candidate, outcome, self._facts)
         if counted is not None:
@@ -99,10 +105,39 @@ class StudyLoop:
         spec = self._study.spec
         return judge(measurement, spec.objective, spec.sla, reference(self._trials.values(), trial, measurement))
 
+    def _lost_or_final(self, trial: Trial, failure: Failure, provenance: Provenance | None) -> bool:
+        """Whether the attempt was lost and the trial waits for another one."""
+        if failure.host is None and provenance is not None:
+            failure = failure.model_copy(update={"host": provenance.host})
+        failures = [*self._lost_before(trial), failure]
+        if retry(failure, charged(failures), self._hosts_left(failures)) is Retry.FINAL:
+            return False
+        self._lose(trial, failure)
+        return True
+
+    def _lost_before(self, trial: Trial) -> list[Failure]:
+        """Why the trial's earlier attempts were lost; the first attempt of a trial asks nobody."""
+        if trial.attempt < 2:
+            return []
+        kept = self._store.attempts(self._study.id, trial.number)
+        return [a.failure for a in kept if a.failure is not None and a.attempt < trial.attempt]
+
+    def _hosts_left(self, failures: Sequence[Failure]) -> Sequence[str] | None:
+        """Hosts on which the trial was not lost; None where the executor can't say."""
+        try:
+            hosts = self._executor.hosts()
+        except Unavailable:
+            return None
+        return [host for host in hosts if host not in hosts_to_avoid(failures)]
+
     def suspend(self) -> None:
         """End every attempt in flight and keep its trial for later: the service is being stopped."""
-        text = "the service was stopped"
-        failure = Failure(phase=Phase.STOP, failure_class=FailureClass.INFRASTRUCTURE, summary=text)
+        failure = Failure(
+            phase=Phase.STOP,
+            failure_class=FailureClass.INFRASTRUCTURE,
+            summary="the service was stopped",
+            signature=SERVICE_STOPPED,
+        )
         for trial in list(self._trials.values()):
             if trial.state is TrialState.RUNNING:
                 self._executor.cancel(attempt_uid(self._study, trial.number, trial.attempt))
@@ -125,7 +160,12 @@ class StudyLoop:
     def _next(self) -> Trial | None:
         """Commit the next trial; None when there is nothing to start now. Finishes the study at its end."""
         while True:
-            progress = StudyProgress(now=self._clock.now(), skipped=frozenset(self._skipped), exhausted=self._exhausted)
+            progress = StudyProgress(
+                now=self._clock.now(),
+                taken_up=self._taken_up,
+                skipped=frozenset(self._skipped),
+                exhausted=self._exhausted,
+            )
             step = next_step(self._study.spec, self._space, list(self._trials.values()), progress)
             match step:
                 case Wait():
@@ -190,16 +230,25 @@ class StudyLoop:
         try:
             self._executor.submit(self._job(running))
         except Unavailable as error:
-            self._lose(
-                running,
-                Failure(phase=Phase.PLACE, failure_class=FailureClass.INFRASTRUCTURE, summary=error.message),
+            failure = Failure(
+                phase=Phase.PLACE,
+                failure_class=FailureClass.INFRASTRUCTURE,
+                summary=error.message,
+                signature=EXECUTOR_UNAVAILABLE,
             )
+            self._lose(running, failure)
             self._not_before = self._clock.now() + timedelta(seconds=UNAVAILABLE_S)
             return False
         return True
 
     def _lose(self, trial: Trial, failure: Failure) -> None:
         self._trials[trial.number] = self._store.lose_attempt(self._study.id, trial.number, trial.attempt, failure)
+
+    def _limits(self, trial: Trial) -> PhaseLimits | None:
+        """What the study has learned about the length of phases; only the search loses patience sooner."""
+        if trial.phase is not StudyPhase.SEARCH:
+            return None
+        return learned_limits(t.durations_s for t in self._trials.values() if t.state is TrialState.MEASURED)
 
     def _job(self, trial: Trial) -> TrialJob:
         spec = self._study.spec
@@ -217,4 +266,6 @@ class StudyLoop:
             seed=int.from_bytes(digest[:4], "big") & 0x7FFFFFFF,
             study_seed=spec.seed,
             stall_limit_s=trial.stall_limit_s,
+            limits=self._limits(trial),
+            avoid_hosts=hosts_to_avoid(self._lost_before(trial)),
         )

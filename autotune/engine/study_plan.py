@@ -6,6 +6,7 @@ fresh launches, interleaved).
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -13,14 +14,16 @@ from datetime import datetime
 
 from autotune.domain.candidate import Candidate
 from autotune.domain.knobs import KnobValue
+from autotune.domain.retry import launched_again
 from autotune.domain.space import SearchSpace
 from autotune.domain.study import StudySpec, StudyState
 from autotune.domain.trial import StudyPhase, Trial, TrialState
 from autotune.domain.value import Value
 from autotune.engine.confirmation import BASELINE, conclude
 
-# A launch may fail for a reason of its own: baseline and recipes get one more before they count as crashing.
-TRIES = 2
+# So many different candidates in a row, each lost in all its attempts and nothing measured between: the next one
+# would be lost too. One or two may be what a single recipe does to a host.
+UNUSABLE_AFTER = 3
 
 
 class Launch(Value):
@@ -53,10 +56,12 @@ class StudyProgress(Value):
     """What the plan depends on, besides the trials.
 
     `skipped` holds the labels of recipes that the space's rules refuse; `exhausted` says that the proposer
-    has nothing left to try.
+    has nothing left to try. What was lost before the study was `taken_up` does not stop it: a resumed study's hosts
+    may have been mended.
     """
 
     now: datetime
+    taken_up: datetime | None = None
     skipped: frozenset[str] = frozenset()
     exhausted: bool = False
 
@@ -64,7 +69,7 @@ class StudyProgress(Value):
 def next_step(spec: StudySpec, space: SearchSpace, trials: Sequence[Trial], progress: StudyProgress) -> Step:
     """The next thing to do; call again after it was done or when a trial has ended."""
     live = [t for t in trials if t.state is not TrialState.CANCELLED]
-    step = _gate(spec, space, live)
+    step = _gate(spec, space, live, progress) or _lost_in_a_row(live, progress)
     if step is not None:
         return step
     if not any(t.phase is StudyPhase.CONFIRM for t in live):
@@ -80,13 +85,44 @@ def next_step(spec: StudySpec, space: SearchSpace, trials: Sequence[Trial], prog
     return _confirm(spec, space, live, progress.now)
 
 
-def _gate(spec: StudySpec, space: SearchSpace, trials: Sequence[Trial]) -> Step | None:
-    gate = [t for t in trials if t.phase is StudyPhase.GATE]
+def _is_past(trial: Trial, progress: StudyProgress) -> bool:
+    """Whether it was lost before the study was taken up this time."""
+    begin, end = progress.taken_up, trial.finished_at
+    return trial.is_lost and begin is not None and end is not None and end < begin
+
+
+def _lost_in_a_row(trials: Sequence[Trial], progress: StudyProgress) -> Step | None:
+    """The end of a study whose hosts take nothing any more, once nothing is in flight that could prove otherwise."""
+    ended = [t for t in trials if t.state.is_finished and t.finished_at is not None]
+    ended.sort(key=lambda t: (t.finished_at, t.number))
+    row = list(itertools.takewhile(lambda t: t.is_lost and not _is_past(t, progress), reversed(ended)))
+    if len({t.candidate.fingerprint for t in row}) < UNUSABLE_AFTER:
+        return None
+    return Wait() if len(ended) < len(trials) else Finish(state=StudyState.FAILED, finding=_unusable(row))
+
+
+def _unusable(row: Sequence[Trial]) -> str:
+    """`row` holds what was lost, the latest first."""
+    launches = sum(t.attempt for t in row)
+    hosts = sorted({t.provenance.host for t in row if t.provenance} | {t.failure.host or "" for t in row if t.failure})
+    where = f" (on {', '.join(filter(None, hosts))})" if any(hosts) else ""
+    last = row[0].failure
+    assert last is not None
+    return (
+        f"the hosts are unusable: {len(row)} trials in a row were lost in {launches} launches{where}, and no candidate "
+        f"is to blame; the last one: {last.failure_class} in phase {last.phase}: {last.summary}"
+    )
+
+
+def _gate(spec: StudySpec, space: SearchSpace, trials: Sequence[Trial], progress: StudyProgress) -> Step | None:
+    gate = [t for t in trials if t.phase is StudyPhase.GATE and not _is_past(t, progress)]
     failed = [t for t in gate if t.state is TrialState.FAILED]
     flying = [t for t in gate if not t.state.is_finished]
-    if len(failed) >= TRIES:
+    if failed and not launched_again(StudyPhase.GATE, len(failed)):
         if flying:
             return Wait()
+        if all(t.is_lost for t in failed):
+            return Finish(state=StudyState.FAILED, finding=_unusable(failed[::-1]))
         failure = failed[-1].failure
         assert failure is not None
         return Finish(
@@ -110,7 +146,8 @@ def _recipe(spec: StudySpec, space: SearchSpace, trials: Sequence[Trial], skippe
     for recipe in wanted:
         tried = [t for t in trials if t.phase is StudyPhase.RECIPES and t.label == recipe.name]
         failed_only = tried and all(t.state is TrialState.FAILED for t in tried)
-        if recipe.name not in skipped and (not tried or (failed_only and len(tried) < TRIES)):
+        again = failed_only and launched_again(StudyPhase.RECIPES, len(tried))
+        if recipe.name not in skipped and (not tried or again):
             return Launch(phase=StudyPhase.RECIPES, label=recipe.name, values=space.complete(recipe.values))
     return None
 
@@ -148,6 +185,8 @@ def finalists(spec: StudySpec, trials: Sequence[Trial]) -> list[Candidate]:
         if trial.phase is StudyPhase.CONFIRM or not trial.state.is_finished:
             continue
         key = trial.counts_for.fingerprint
+        if trial.is_lost:
+            continue
         if trial.verdict is None or not trial.verdict.feasible or trial.cost is None:
             bad[key] += 1
             continue
@@ -164,7 +203,7 @@ def _confirm(spec: StudySpec, space: SearchSpace, trials: Sequence[Trial], now: 
     chosen = finalists(spec, trials)
     if not chosen:
         return Finish(state=StudyState.DONE, finding="not proven: no candidate but the baseline met the limits")
-    done = [t for t in trials if t.phase is StudyPhase.CONFIRM]
+    done = [t for t in trials if t.phase is StudyPhase.CONFIRM and not t.is_lost]
     late = active_time_s(trials, now) >= spec.budget.wall_time_s
     if len(trials) < spec.budget.trials and not late:
         entries = [(BASELINE, space.complete({})), *((f"finalist-{i + 1}", c.values) for i, c in enumerate(chosen))]

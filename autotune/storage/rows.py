@@ -7,12 +7,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from autotune.domain.failure import Failure
 from autotune.domain.job import TrialOutcome
 from autotune.domain.objective import Verdict
 from autotune.domain.study import Study, StudySpec, StudyState
-from autotune.domain.trial import NewTrial, StudyPhase, Trial, TrialState
+from autotune.domain.trial import Attempt, NewTrial, StudyPhase, Trial, TrialState, attempt_of
 from autotune.engine.ports import TrialBrief
-from autotune.storage.schema import StudyRow, TrialRow
+from autotune.storage.schema import AttemptRow, StudyRow, TrialRow
 
 
 def to_json(value: BaseModel) -> str:
@@ -64,6 +65,12 @@ def trial(row: TrialRow) -> Trial:
         started_at=row.started_at,
         finished_at=row.finished_at,
     )
+
+
+def attempt(row: AttemptRow, of: Trial) -> Attempt:
+    """One launch of the trial; a lost one has a failure of its own."""
+    lost = None if row.failure is None else Failure.model_validate_json(row.failure)
+    return attempt_of(of, row.attempt, row.uid, (row.started_at, row.ended_at), row.ended, lost)
 
 
 def brief(columns: Mapping[str, Any]) -> TrialBrief:

@@ -17,13 +17,13 @@ from autotune.domain.job import TrialOutcome
 from autotune.domain.objective import Verdict
 from autotune.domain.space import SearchSpace
 from autotune.domain.study import Study, StudySpec, StudyState
-from autotune.domain.trial import NewTrial, StudyPhase, Trial, TrialState
+from autotune.domain.trial import Attempt, NewTrial, StudyPhase, Trial, TrialState
 from autotune.engine.ports import ANY_TRIAL, Event, Page, TrialBrief, TrialFilter
 from autotune.errors import Conflict, InvalidRequest, NotFound
 from autotune.storage import journal, leases, migrate, rows, trial_moves
 from autotune.storage.database import BUSY_TIMEOUT_S, Database, connect
 from autotune.storage.event_data import EventKind, study_data
-from autotune.storage.schema import NAME_LENGTH, IdempotencyRow, StudyRow, StudySpaceRow, TrialRow
+from autotune.storage.schema import NAME_LENGTH, AttemptRow, IdempotencyRow, StudyRow, StudySpaceRow, TrialRow
 
 MAX_INT = 2**31 - 1  # of an INTEGER column on PostgreSQL; no id or number is larger
 
@@ -165,6 +165,14 @@ class SqlStudyStore:
     def lose_attempt(self, study_id: int, number: int, attempt: int, failure: Failure) -> Trial:
         with self._database.writing() as session:
             return trial_moves.lose(session, _trial(session, study_id, number), attempt, failure, self._now())
+
+    def attempts(self, study_id: int, number: int) -> Sequence[Attempt]:
+        with self._database.reading() as session:
+            row = _trial(session, study_id, number)
+            of_trial = select(AttemptRow).where(col(AttemptRow.trial_id) == row.id)
+            found = session.exec(of_trial.order_by(col(AttemptRow.attempt))).all()
+        trial = rows.trial(row)
+        return [rows.attempt(one, trial) for one in found]
 
     def cancel_trial(self, study_id: int, number: int) -> Trial:
         with self._database.writing() as session:

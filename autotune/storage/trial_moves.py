@@ -11,7 +11,7 @@ from autotune.domain.failure import Failure
 from autotune.domain.job import TrialOutcome
 from autotune.domain.objective import Verdict
 from autotune.domain.study import StudyState
-from autotune.domain.trial import NewTrial, Trial, TrialState, may_become
+from autotune.domain.trial import LOST, NewTrial, Trial, TrialState, may_become
 from autotune.errors import Conflict, TrialAlreadyFinished
 from autotune.storage import journal, rows
 from autotune.storage.event_data import EventKind, trial_data
@@ -80,7 +80,7 @@ def lose(session: Session, row: TrialRow, attempt: int, failure: Failure, now: d
     _check(row, TrialState.WAITING)
     current = _attempt(session, row, attempt)
     _set(session, row, state=TrialState.WAITING.value, started_at=None)
-    _end(current, "lost", now)
+    _end(current, LOST, now)
     current.failure = rows.to_json(failure)
     return _told(session, row, EventKind.ATTEMPT_LOST, now, failure)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.domain.conditions import Conditions
+from autotune.domain.failure import FailureClass
 from autotune.domain.objective import judge
 from autotune.domain.study import Study
 from autotune.domain.trial import StudyPhase
@@ -104,6 +105,48 @@ def test_one_trial_comes_whole(api: RunningApi, study: Study) -> None:
     assert found["measurement"]["levels"]["c4"]["tpot_ms"]["n"] == 16
     assert found["provenance"]["host"] == "host-a"
     assert api.get(f"/api/v1/studies/{study.id}/trials/99").status_code == 404
+
+
+def test_a_failure_comes_with_its_context_and_what_the_study_does_about_it(api: RunningApi, study: Study) -> None:
+    path = f"/api/v1/studies/{study.id}/trials"
+    trial = started(api.store, study, values={"buffer_mb": 2048})
+    log = "loading\n(Worker) RuntimeError: NPU out of memory\nbye\n"
+    failed(api.store, study, trial, log_tail=log)
+    found = api.get(f"{path}/{trial.number}").json()
+    assert found["context"] == {"lines": ["loading", "(Worker) RuntimeError: NPU out of memory", "bye"], "decisive": 1}
+    assert found["policy"]["consequence"] == "learned"
+    assert "not tried again" in found["policy"]["sentence"]
+    measured_one = api.get(f"{path}/1").json()
+    assert (measured_one["context"], measured_one["policy"]) == (None, None)
+    assert [a["ended"] for a in measured_one["attempts"]] == ["measured"]
+
+
+def test_the_attempts_of_a_trial_are_told_with_host_class_and_decisive_line(api: RunningApi, study: Study) -> None:
+    trial = started(api.store, study, values={"buffer_mb": 2048})
+    gone = builders.failure(
+        FailureClass.INFRASTRUCTURE,
+        summary="the worker was lost",
+        decisive_line="raylet died",
+        log_tail="a secret of the log",
+        host="host-b",
+    )
+    api.store.lose_attempt(study.id, trial.number, 1, gone)
+    api.store.start_attempt(study.id, trial.number, attempt_uid(study, trial.number, 2))
+    answer = api.get(f"/api/v1/studies/{study.id}/trials/{trial.number}")
+    first, second = answer.json()["attempts"]
+    assert {key: first[key] for key in ("attempt", "ended", "host", "failure_class", "phase")} == {
+        "attempt": 1,
+        "ended": "lost",
+        "host": "host-b",
+        "failure_class": "infrastructure",
+        "phase": "ready",
+    }
+    assert (first["summary"], first["decisive_line"]) == ("the worker was lost", "raylet died")
+    assert first["started_at"] <= first["ended_at"]
+    assert first["policy"]["consequence"] == "retried"
+    assert "another host" in first["policy"]["sentence"]
+    assert (second["attempt"], second["ended"], second["failure_class"]) == (2, None, None)
+    assert "a secret of the log" not in answer.text
 
 
 def test_a_stored_log_is_text_and_nothing_else(api: RunningApi, study: Study) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -95,6 +96,9 @@ class ExecutorContract(ABC):
         assert outcome.measurement is not None
         assert outcome == self.files(job).outcome()
         executor.acknowledge(job.uid)
+
+    def test_hosts_have_the_names_of_outcomes(self, executor: TrialExecutor) -> None:
+        assert list(executor.hosts()) == [socket.gethostname()]
 
     def test_failure_of_the_candidate_comes_back(self, executor: TrialExecutor) -> None:
         job = self.job("crash")

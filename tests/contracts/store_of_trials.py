@@ -12,7 +12,7 @@ from autotune.domain.failure import FailureClass
 from autotune.domain.measurement import Trust
 from autotune.domain.trial import StudyPhase, Trial, TrialState
 from autotune.engine.ports import StudyStore, TrialFilter
-from autotune.errors import Conflict, TrialAlreadyFinished
+from autotune.errors import Conflict, NotFound, TrialAlreadyFinished
 from tests.builders import candidate, failure, measurement, new_trial, outcome, verdict
 from tests.contracts.trial_steps import LOST, study, trial_in
 from tests.fakes import ManualClock
@@ -129,6 +129,39 @@ class StoreOfTrials:
             after = store.cancel_trial(before.study_id, before.number)
             assert after == before.model_copy(update={"state": TrialState.CANCELLED, "finished_at": clock.now()})
             assert store.trial(before.study_id, before.number) == after
+
+    def test_every_launch_of_a_trial_is_kept(self, store: StudyStore, clock: ManualClock) -> None:
+        study_id = study(store)
+        store.add_trial(study_id, new_trial())
+        assert store.attempts(study_id, 0) == []
+        lost = LOST.model_copy(update={"host": "host-b", "decisive_line": "the host is gone", "log_tail": "last words"})
+        began = clock.now()
+        store.start_attempt(study_id, 0, "u-1")
+        clock.advance(3)
+        store.lose_attempt(study_id, 0, 1, lost)
+        store.start_attempt(study_id, 0, "u-2")
+        first, second = store.attempts(study_id, 0)
+        assert (first.attempt, first.uid, first.started_at, first.ended_at) == (1, "u-1", began, clock.now())
+        assert (first.ended, first.host, first.failure) == ("lost", "host-b", lost)
+        assert (second.attempt, second.ended, second.ended_at, second.host) == (2, None, None, None)
+        clock.advance(3)
+        end = failure()
+        store.finish_trial(study_id, 0, 2, outcome("u-2", failure=end), None)
+        assert store.attempts(study_id, 0)[0] == first
+        second = store.attempts(study_id, 0)[1]
+        assert (second.ended, second.ended_at, second.host) == ("failed", clock.now(), "host-a")
+        assert second.failure == end
+        with pytest.raises(NotFound):
+            store.attempts(study_id, 1)
+
+    def test_the_launch_of_a_measured_trial_and_of_a_cancelled_one(self, store: StudyStore) -> None:
+        measured = trial_in(store, study(store), TrialState.MEASURED)
+        (one,) = store.attempts(measured.study_id, measured.number)
+        assert (one.ended, one.host, one.failure) == ("measured", "host-a", None)
+        running = trial_in(store, study(store), TrialState.RUNNING)
+        store.cancel_trial(running.study_id, running.number)
+        (one,) = store.attempts(running.study_id, running.number)
+        assert (one.ended, one.host, one.failure) == ("cancelled", None, None)
 
     def _refused(self, store: StudyStore, before: Trial, call: Callable[[], Any]) -> None:
         """The call raises the right error and leaves no trace."""

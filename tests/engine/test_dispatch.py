@@ -164,6 +164,116 @@ def test_a_fault_that_follows_a_trial_ends_it_after_three_attempts() -> None:
     assert world.trials[3].attempt == MAX_ATTEMPTS
 
 
+def lost(job: TrialJob, host: str = "host-b", **changes: Any) -> TrialOutcome:
+    """An attempt that a host lost."""
+    failure = builders.failure(failure_class=FailureClass.INFRASTRUCTURE, **changes)
+    return builders.outcome(job, failure=failure, provenance=builders.provenance(host=host))
+
+
+def test_another_attempt_keeps_off_the_hosts_that_lost_the_trial() -> None:
+    world = World()
+
+    def on_two_hosts(job: TrialJob) -> TrialOutcome:
+        return lost(job, f"host-{job.attempt}") if job.trial_number == 1 and job.attempt < 3 else play(job)
+
+    world.executor = ScriptedExecutor(on_two_hosts, slots=2, clock=world.clock)
+    assert world.run(world.dispatcher()).state is StudyState.DONE
+    jobs = [job for job in world.executor.submitted if job.trial_number == 1]
+    assert [job.avoid_hosts for job in jobs] == [(), ("host-1",), ("host-1", "host-2")]
+    assert all(job.avoid_hosts == () for job in world.executor.submitted if job not in jobs)
+    kept = world.store.attempts(world.study.id, 1)
+    assert [(a.ended, a.host) for a in kept] == [("lost", "host-1"), ("lost", "host-2"), ("measured", "host-a")]
+
+
+def without_engine(job: TrialJob) -> TrialOutcome:
+    return lost(job, signature="broken installation")
+
+
+def test_what_a_host_lacks_is_looked_for_on_another_one_only() -> None:
+    for hosts, attempts in ((("host-b",), 1), (("host-b", "host-c"), MAX_ATTEMPTS)):
+        world = World()
+        world.executor = ScriptedExecutor(without_engine, clock=world.clock)
+        world.executor.host_names = hosts
+        study = world.run(world.dispatcher())
+        assert study.state is StudyState.FAILED
+        assert study.finding is not None
+        assert study.finding.startswith("the hosts are unusable: 2 trials in a row were lost in")
+        assert {t.attempt for t in world.trials} == {attempts}
+
+
+def test_collectives_that_were_not_set_up_are_tried_again_before_the_search_is_told() -> None:
+    world = World()
+    failure = builders.failure(FailureClass.COMMUNICATION, signature="collectives cannot be set up")
+
+    def slow_fabric(job: TrialJob) -> TrialOutcome:
+        if job.trial_number == 3 or (job.trial_number == 4 and job.attempt == 1):
+            return builders.outcome(job, failure=failure)
+        return play(job)
+
+    world.executor = ScriptedExecutor(slow_fabric, slots=2, clock=world.clock)
+    world.run(world.dispatcher())
+    assert (world.trials[3].state, world.trials[3].attempt) == (TrialState.FAILED, MAX_ATTEMPTS)
+    assert (world.trials[4].attempt, world.trials[4].failure is None) == (2, True)
+
+
+def test_stopping_the_service_costs_a_trial_none_of_its_attempts() -> None:
+    world = World(slots=1)
+    world.executor = ScriptedExecutor(lambda job: None, clock=world.clock)
+    for n in range(MAX_ATTEMPTS):
+        dispatcher = world.dispatcher(f"stopped-{n}")
+        dispatcher.turn()
+        dispatcher.stop()
+    assert world.trials[0].attempt == MAX_ATTEMPTS
+    at_first = MAX_ATTEMPTS + 1
+    world.executor = ScriptedExecutor(
+        lambda job: lost(job) if job.trial_number == 0 and job.attempt == at_first else play(job), clock=world.clock
+    )
+    assert world.run(world.dispatcher("last")).state is StudyState.DONE
+    assert (world.trials[0].state, world.trials[0].attempt) == (TrialState.MEASURED, at_first + 1)
+
+
+def test_a_trial_that_leaves_no_trace_each_time_is_given_up() -> None:
+    world = World(slots=1)
+    world.executor = ScriptedExecutor(lambda job: None, clock=world.clock)
+    for n in range(MAX_ATTEMPTS):
+        world.dispatcher(f"dies-{n}").turn()
+        for uid in world.executor.in_flight():
+            world.executor.forget(uid)
+    world.dispatcher("last")
+    world.executor = ScriptedExecutor(play, clock=world.clock)
+    assert world.run(world.dispatcher("last")).state is StudyState.DONE
+    first = world.trials[0]
+    assert (first.state, first.attempt, first.is_lost) == (TrialState.FAILED, MAX_ATTEMPTS, True)
+    assert [a.ended for a in world.store.attempts(world.study.id, 0)] == ["lost", "lost", "failed"]
+
+
+def test_hosts_that_lose_everything_end_the_study_and_a_resumed_one_goes_on() -> None:
+    world = World()
+    world.executor = ScriptedExecutor(
+        lambda job: play(job) if job.trial_number < 4 else lost(job), slots=2, clock=world.clock
+    )
+    dispatcher = world.dispatcher()
+    study = world.run(dispatcher)
+    assert study.state is StudyState.FAILED
+    assert study.finding is not None
+    assert "hosts are unusable" in study.finding
+    assert "(on host-b)" in study.finding
+    assert len(world.trials) < study.spec.budget.trials / 2
+    dispatcher.turn()
+    world.store.resume_study(study.id)
+    world.executor = ScriptedExecutor(play, slots=2, clock=world.clock)
+    world.clock.advance(1)
+    assert world.run(world.dispatcher("two")).state is StudyState.DONE
+
+
+def test_only_the_search_loses_patience_by_what_the_study_learned() -> None:
+    world = World()
+    world.run(world.dispatcher())
+    by_phase = {t.number: t.phase for t in world.trials}
+    limited = {by_phase[job.trial_number] for job in world.executor.submitted if job.limits is not None}
+    assert limited == {StudyPhase.SEARCH}
+
+
 def test_a_baseline_that_cannot_run_ends_the_study_with_its_finding() -> None:
     world = World()
     world.executor = ScriptedExecutor(lambda job: builders.outcome(job, failure=builders.failure()), clock=world.clock)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from autotune.domain.failure import FailureClass
 from autotune.domain.study import Budget, Confirmation, StudySpec, StudyState
 from autotune.domain.trial import StudyPhase, TrialState
 from autotune.engine.study_plan import (
+    UNUSABLE_AFTER,
     Finish,
     Launch,
     Search,
@@ -175,10 +178,93 @@ def test_a_budget_below_the_fixed_launches_is_refused_with_the_arithmetic() -> N
         StudySpec.model_validate({**builders.study_spec().model_dump(), "budget": {"trials": 5, "wall_time_s": 60}})
 
 
-def test_infrastructure_failures_of_the_baseline_name_their_class() -> None:
+LOST = builders.failure(failure_class=FailureClass.INFRASTRUCTURE, summary="the device is not free", host="host-b")
+
+
+def lose(history: History, times: int, phase: StudyPhase = StudyPhase.SEARCH) -> None:
+    """Trials of different candidates that the infrastructure lost."""
+    for _ in range(times):
+        history.add(phase, values={"buffer_mb": 100 + len(history.trials)}, failure=LOST)
+
+
+def test_a_baseline_that_is_always_lost_says_that_the_hosts_are_unusable() -> None:
     history = History()
     for _ in range(2):
-        history.add(StudyPhase.GATE, "baseline", failure=builders.failure(failure_class=FailureClass.INFRASTRUCTURE))
+        history.add(StudyPhase.GATE, "baseline", failure=LOST)
     end = step(history)
     assert isinstance(end, Finish)
-    assert "infrastructure" in end.finding
+    assert end.state is StudyState.FAILED
+    assert end.finding == (
+        "the hosts are unusable: 2 trials in a row were lost in 2 launches (on host-b), and no candidate is to blame; "
+        "the last one: infrastructure in phase ready: the device is not free"
+    )
+
+
+def test_a_baseline_that_also_crashed_by_itself_is_named_by_its_failure() -> None:
+    history = History()
+    history.add(StudyPhase.GATE, "baseline", failure=LOST)
+    history.add(StudyPhase.GATE, "baseline", failure=builders.failure())
+    end = step(history)
+    assert isinstance(end, Finish)
+    assert end.finding.startswith("the baseline does not run: out_of_memory")
+
+
+def test_a_study_stops_when_candidate_after_candidate_is_lost() -> None:
+    history = History().gate().recipe()
+    lose(history, UNUSABLE_AFTER - 1)
+    assert step(history) == Search()
+    lose(history, 1)
+    end = step(history)
+    assert isinstance(end, Finish)
+    assert end.state is StudyState.FAILED
+    assert "hosts are unusable: 3 trials in a row" in end.finding
+    history.add(StudyPhase.SEARCH, state=TrialState.RUNNING)
+    assert step(history) == Wait()
+
+
+def test_one_trial_that_is_measured_or_fails_by_itself_breaks_the_row() -> None:
+    for failure in (None, builders.failure()):
+        history = History().gate().recipe()
+        lose(history, UNUSABLE_AFTER - 1)
+        history.add(StudyPhase.SEARCH, values={"buffer_mb": 99}, failure=failure)
+        lose(history, UNUSABLE_AFTER - 1)
+        assert step(history) == Search()
+
+
+def test_one_candidate_that_is_lost_again_and_again_does_not_stop_the_study() -> None:
+    history = History().gate().recipe()
+    for _ in range(UNUSABLE_AFTER):
+        history.add(StudyPhase.SEARCH, values={"buffer_mb": 99}, failure=LOST)
+    assert step(history) == Search()
+
+
+def test_a_resumed_study_gets_a_new_chance() -> None:
+    history = History().gate().recipe()
+    lose(history, UNUSABLE_AFTER)
+    again = StudyProgress(now=history.now, taken_up=history.now + timedelta(seconds=1))
+    assert next_step(history.spec, builders.space(), history.trials, again) == Search()
+    history = History()
+    for _ in range(2):
+        history.add(StudyPhase.GATE, "baseline", failure=LOST)
+    assert isinstance(next_step(history.spec, builders.space(), history.trials, again), Launch)
+
+
+def test_what_was_lost_is_not_held_against_a_finalist() -> None:
+    history = History().gate()
+    history.add(StudyPhase.RECIPES, "aiv", {"expansion_mode": "AIV"}, failure=LOST)
+    history.add(StudyPhase.RECIPES, "aiv", {"expansion_mode": "AIV"}, failure=LOST)
+    history.add(StudyPhase.RECIPES, "aiv", {"expansion_mode": "AIV"}, tpot_ms=5.0)
+    assert [c.values["expansion_mode"] for c in finalists(history.spec, history.trials)] == ["AIV"]
+
+
+def test_a_launch_of_the_confirmation_that_was_lost_is_made_again() -> None:
+    history = History().gate().recipe(5.0)
+    labels = []
+    while isinstance(launch := step(history, exhausted=True), Launch):
+        labels.append(launch.label)
+        failure = LOST if labels == ["baseline", "finalist-1"] else None
+        tpot_ms = 10.0 if launch.label == "baseline" else 5.0
+        history.add(StudyPhase.CONFIRM, launch.label, launch.values, tpot_ms=tpot_ms, failure=failure)
+    assert labels == ["baseline", "finalist-1", "finalist-1", "finalist-1", "baseline"]
+    assert isinstance(launch, Finish)
+    assert launch.finding.startswith("confirmed: finalist-1")

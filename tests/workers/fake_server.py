@@ -21,7 +21,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="fake_server")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--model", required=True)
+    parser.add_argument("--served-model-name", "--model", dest="model", required=True)
     parser.add_argument("--say", default="", help="print this at start")
     parser.add_argument("--exit", type=int, help="then end with this code")
     parser.add_argument("--deaf", action="store_true", help="run without ever listening")
@@ -37,6 +37,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--flood-mb", type=int, default=0, help="print so many MB of lines before listening")
     parser.add_argument("--die-at-request", type=int, default=0, help="SIGKILL ourselves at the nth completion")
     parser.add_argument("--fail-requests", action="store_true", help="answer every completion with 500")
+    parser.add_argument("--fail-after", type=int, help="answer completions after the nth with 500")
+    parser.add_argument("--stall-after", type=int, help="never answer a completion after the nth")
+    parser.add_argument("--say-bytes", default="", help="print these bytes at start, written as hexadecimal digits")
+    parser.add_argument("--reuse-port", action="store_true", help="share the port with others, as engines do")
+    parser.add_argument("--healthy-when", help="answer 503 on /health until this file is there")
     parser.add_argument("--stall-requests", action="store_true", help="never answer a completion")
     parser.add_argument("--token-ms", type=float, default=1.0)
     return parser.parse_args()
@@ -58,7 +63,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/health":
-            self._answer(503 if self.asked.unhealthy else 200, {})
+            waits = self.asked.healthy_when is not None and not Path(self.asked.healthy_when).exists()
+            self._answer(503 if self.asked.unhealthy or waits else 200, {})
         elif self.path == "/v1/models":
             self._answer(200, {"object": "list", "data": [{"id": self.asked.serve or self.asked.model}]})
         else:
@@ -73,9 +79,10 @@ class Handler(BaseHTTPRequestHandler):
         type(self).requests += 1
         if self.requests == self.asked.die_at_request:
             os.kill(os.getpid(), signal.SIGKILL)
-        while self.asked.stall_requests:
+        asked, number = self.asked, self.requests
+        while asked.stall_requests or (asked.stall_after is not None and number > asked.stall_after):
             time.sleep(1.0)
-        if self.asked.fail_requests:
+        if asked.fail_requests or (asked.fail_after is not None and number > asked.fail_after):
             self._answer(500, {"error": "out of luck"})
             return
         self.send_response(200)
@@ -125,6 +132,9 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if asked.say:
         say(asked.say)
+    if asked.say_bytes:
+        sys.stdout.buffer.write(bytes.fromhex(asked.say_bytes) + b"\n")
+        sys.stdout.buffer.flush()
     if asked.orphan:
         leave_orphan(asked.orphan)
     for _ in range(asked.flood_mb * 16):
@@ -139,6 +149,7 @@ def main() -> None:
     while asked.deaf:
         time.sleep(1.0)
     Handler.asked = asked
+    ThreadingHTTPServer.allow_reuse_port = asked.reuse_port
     ThreadingHTTPServer((asked.host, asked.port), Handler).serve_forever()
 
 

@@ -21,7 +21,7 @@ from workers.attempt_files import AttemptFiles
 from workers.marked_processes import marked, process_stat
 
 FAKE_SERVER = Path(__file__).with_name("fake_server.py")
-ARGV = ("{python}", "-S", str(FAKE_SERVER), "--host", "{host}", "--port", "{port}", "--model", "{model}")
+ARGV = ("{python}", "-S", str(FAKE_SERVER), "--host", "{host}", "--port", "{port}", "--served-model-name", "{model}")
 MODEL = "tiny-model"
 QUICK = Deadlines(ready_s=20, stall_s=20, warm_up_s=20, load_s=20, stop_s=2)
 

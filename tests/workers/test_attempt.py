@@ -45,7 +45,16 @@ def test_the_provenance_is_the_command_with_open_places(tmp_path: Path) -> None:
     assert outcome.provenance.simulated
     assert outcome.provenance.template == "fake"
     launched = outcome.provenance.roles["server"]
-    assert launched.argv[3:] == ("--host", "{host}", "--port", "{port}", "--model", MODEL, "--token-ms", "0.5")
+    assert launched.argv[3:] == (
+        "--host",
+        "{host}",
+        "--port",
+        "{port}",
+        "--served-model-name",
+        MODEL,
+        "--token-ms",
+        "0.5",
+    )
     assert launched.env == {"CACHE": "{trial_dir}/cache", "MODEL": "/models/tiny", "OMP_NUM_THREADS": "4"}
 
 
@@ -134,7 +143,10 @@ OOM = "RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 3; 60.96
         ),
         pytest.param(("--die-at-request", "8"), QUICK, Phase.LOAD, FailureClass.CRASH, "SIGKILL", id="dies-under-load"),
         pytest.param(
-            ("--fail-requests",), QUICK, Phase.LOAD, FailureClass.REQUEST_ERRORS, "500", id="refuses-requests"
+            ("--fail-requests",), QUICK, Phase.WARM_UP, FailureClass.REQUEST_ERRORS, "500", id="refuses-requests"
+        ),
+        pytest.param(
+            ("--fail-after", "8"), QUICK, Phase.LOAD, FailureClass.REQUEST_ERRORS, "500", id="refuses-under-load"
         ),
         pytest.param(
             ("--stall-requests",),

@@ -6,11 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from workers.code_identity import code_mismatch, code_version
+from workers.code_identity import code_identity, code_mismatch, code_version
 
 
 def test_same_code() -> None:
     assert code_mismatch(code_version()) is None
+
+
+def test_the_source_has_a_name_of_its_own() -> None:
+    first = code_identity()
+    code_identity.cache_clear()
+    assert code_identity() == first
+    assert first.startswith(f"{code_version()}+")
 
 
 def test_other_version_is_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -278,3 +279,29 @@ def test_running_head_is_taken_over_by_its_successor(head: RayHead) -> None:
     assert again.start() == head.address
     assert again.alive()
     assert head.token_file.stat().st_mode & 0o777 == 0o600
+
+
+def node_of(root: Path, job: TrialJob) -> str:
+    return str(json.loads((root / job.uid / "ray.json").read_text())["node_id"])
+
+
+def test_a_lost_trial_is_placed_on_another_host_where_one_is_free(executor: RayExecutor, attempts_root: Path) -> None:
+    """Both nodes are of this machine: Ray's id tells them apart, as a host's name does elsewhere."""
+    assert executor.hosts() == [socket.gethostname()]
+    first = scripted_job("avoids-0-1", "wait")
+    executor.submit(first)
+    assert eventually(lambda: started(attempts_root, first))
+    lost_on = node_of(attempts_root, first)
+    let_end(attempts_root, first)
+    assert eventually(lambda: len(executor.collect(0.5)) == 1)
+    executor.acknowledge(first.uid)
+    assert eventually(lambda: executor.capacity() == SLOTS)
+    again = [scripted_job(f"avoids-0-{n}", "wait").model_copy(update={"avoid_hosts": (lost_on,)}) for n in (2, 3)]
+    executor.submit(again[0])
+    assert eventually(lambda: started(attempts_root, again[0]))
+    assert node_of(attempts_root, again[0]) != lost_on
+    executor.submit(again[1])  # no other host is free now: better there than not at all
+    assert eventually(lambda: started(attempts_root, again[1]))
+    assert node_of(attempts_root, again[1]) == lost_on
+    for job in again:
+        executor.cancel(job.uid)

@@ -104,6 +104,14 @@ def test_silence_and_lateness_are_told_apart() -> None:
     assert "ConnectError" in late.detail
 
 
+def test_a_part_that_is_overdue_ends_the_waiting() -> None:
+    clockwork = Clockwork()
+    url = f"http://127.0.0.1:{free_port()}"
+    answer = wait_ready(url, "m", "/health", 20, 20, clockwork.is_dead, clockwork.log_size, lambda: "weights too late")
+    assert answer.readiness is Readiness.LATE
+    assert answer.detail.startswith("weights too late: ")
+
+
 @pytest.mark.parametrize(
     "script",
     [

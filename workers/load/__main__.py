@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from workers.load.prompts import PromptsExhausted
 from workers.load.run import LoadRun, TooMuchToHold
-from workers.load.spec import LoadProgress, LoadResult, LoadSpec
+from workers.load.spec import LoadProgress, LoadResult, LoadSpec, LoadTally
 
 OWN_FAULT = 3
 SOCKETS = 2048  # the usual limit of 1024 open files is less than one level may have streams
@@ -34,7 +34,7 @@ def event_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return make
 
 
-def tell(progress: LoadProgress) -> None:
+def tell(progress: LoadProgress | LoadTally) -> None:
     sys.stdout.write(progress.model_dump_json(exclude_none=True) + "\n")
     sys.stdout.flush()
 

@@ -14,7 +14,7 @@ from typing import Self
 from pydantic import ValidationError
 
 from autotune.errors import AutotuneError
-from workers.load.spec import LoadProgress, LoadResult, LoadSpec
+from workers.load.spec import LoadProgress, LoadResult, LoadSpec, LoadTally
 
 SPEC_FILE = "load.json"
 RESULT_FILE = "samples.json"
@@ -39,6 +39,7 @@ class LoadProcess:
         self._folder = folder
         self._stdout = process.stdout
         self._progress = LoadProgress(phase="starting")
+        self._tallies: dict[str, tuple[str | None, LoadTally]] = {}
         self._unread = b""
         os.set_blocking(self._stdout.fileno(), False)
 
@@ -84,9 +85,20 @@ class LoadProcess:
                 self._unread += piece
         *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
-            with contextlib.suppress(ValidationError):  # a library's own word on our standard output
-                self._progress = LoadProgress.model_validate_json(line)
+            self._note(line)
         return self._progress
+
+    def tally(self, phase: str) -> tuple[str | None, LoadTally] | None:
+        """The newest word on the requests of this phase, with its level, as of the last `poll`; None without one."""
+        return self._tallies.get(phase)
+
+    def _note(self, line: bytes) -> None:
+        """Anything else is a library's own word on our standard output."""
+        with contextlib.suppress(ValidationError):
+            self._progress = LoadProgress.model_validate_json(line)
+            return
+        with contextlib.suppress(ValidationError):
+            self._tallies[self._progress.phase] = (self._progress.level, LoadTally.model_validate_json(line))
 
     def result(self) -> LoadResult:
         """What it measured. Raises LoadFailed when it has not ended, or ended without a result."""

@@ -21,8 +21,9 @@ from workers.load.prefix_cache import reset_prefix_cache
 from workers.load.prompts import WARM_UP, PromptSource
 from workers.load.recording import End, Recording
 from workers.load.schedule import due_times_s
-from workers.load.spec import HostFacts, LoadProgress, LoadResult, LoadSpec
+from workers.load.spec import HostFacts, LoadProgress, LoadResult, LoadSpec, LoadTally
 from workers.load.stream import sample
+from workers.load.tally import Tally
 from workers.load.transport import RecordingTransport
 
 MAX_BODY_BYTES = 2 * 1024**3  # all requests of a level are encoded before its first one is sent
@@ -44,7 +45,7 @@ MOST_PRIMINGS = 32  # more copies of attention than one deployment has
 
 
 class LoadRun:
-    """Runs a spec against its endpoint. `tell` hears of every phase before it begins.
+    """Runs a spec against its endpoint. `tell` hears of every phase before it begins, and how a phase is doing.
 
     Before each level the server is asked to empty its prefix cache, and the shared prefix, where there is one, is
     sent once on its own: what a level finds in the cache never depends on another one. The warm-up shares the
@@ -53,7 +54,7 @@ class LoadRun:
     Raises TooMuchToHold and PromptsExhausted for a spec that can't be run, before anything is sent.
     """
 
-    def __init__(self, spec: LoadSpec, tell: Callable[[LoadProgress], None]) -> None:
+    def __init__(self, spec: LoadSpec, tell: Callable[[LoadProgress | LoadTally], None]) -> None:
         token_bytes = len(f", {spec.prompt_token_high}")
         for level in (spec.warm_up, *spec.workload.levels):
             if level.requests * spec.workload.prompt_tokens * token_bytes > MAX_BODY_BYTES:
@@ -65,6 +66,7 @@ class LoadRun:
         self._tell = tell
         self._prompts = PromptSource(spec)
         self._transport = RecordingTransport()
+        self._tally = Tally(tell)
         self._url = httpx.URL(spec.base_url + self._prompts.path)
         self._window_s = self._cpu_s = self._lag_ms = 0.0
         self._switches = 0
@@ -134,7 +136,7 @@ class LoadRun:
         waiting = iter(exchanges)
         with Heartbeat(asyncio.get_running_loop()) as heartbeat, self._undisturbed():
             start_ns = time.monotonic_ns()
-            async with asyncio.TaskGroup() as group:
+            async with self._tally.running(), asyncio.TaskGroup() as group:
                 for _ in range(streams):
                     group.create_task(self._stream(client, waiting, start_ns))
         self._lag_ms = max(self._lag_ms, heartbeat.worst_ms())
@@ -159,7 +161,8 @@ class LoadRun:
         for exchange in waiting:
             if exchange.due_s is not None:
                 await _until(start_ns + int(exchange.due_s * 1e9))
-            await self._send(client, exchange)
+            with self._tally.counting(exchange.recording):
+                await self._send(client, exchange)
 
     async def _send(self, client: httpx.AsyncClient, exchange: Exchange) -> None:
         # The recording holds what came, and how it ended.

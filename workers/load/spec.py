@@ -80,6 +80,20 @@ class LoadResult(Value):
     cache_reset: str | None = None
 
 
+class LoadTally(Value):
+    """Another such line, twice a second: how the phase that runs is doing.
+
+    `failed` of the `ended` requests failed, with `error` as the latest reason; answers that only turn out to be
+    wrong when they are read in full are not among them. `idle_s`: since the last word on any open request; None
+    while none is open.
+    """
+
+    ended: int
+    failed: int
+    error: str | None = None
+    idle_s: float | None = None
+
+
 class LoadProgress(Value):
     """One line of the load process's standard output: the phase that begins now."""
 

@@ -48,13 +48,29 @@ function facts(trial, overview) {
   );
 }
 
-function failed(failure) {
+// The line that decided, among its neighbours where the kept log holds it.
+function decisive({ decisive_line: line }, context) {
+  if (!context) return line && h("pre", { class: "code decisive" }, line);
+  const rows = context.lines.map((text, i) => h(i === context.decisive ? "mark" : "span", {}, `${withoutColours(text)}\n`));
+  return h("pre", { class: "code context", tabindex: "0", "aria-label": "The line that decided, with its neighbours in the log" }, rows);
+}
+
+function failed({ failure, context, policy }) {
   return section(
     "Failure",
     h("p", {}, h("span", { class: "badge bad" }, failure.failure_class), ` in phase ${failure.phase}: ${failure.summary}`),
-    failure.decisive_line && h("pre", { class: "code decisive" }, failure.decisive_line),
+    decisive(failure, context),
     failure.exit_code !== null && h("p", { class: "muted" }, `exit code ${failure.exit_code}`),
+    policy && h("p", {}, h("b", {}, "What the study does: "), policy.sentence),
   );
+}
+
+// Every launch, where there was more than one.
+function attempts(list) {
+  if (list.length < 2) return null;
+  const why = (one) => [one.failure_class && h("span", { class: "badge bad" }, one.failure_class), one.failure_class && " ", one.decisive_line ?? one.summary ?? ""];
+  const rows = list.map((one) => [String(one.attempt), time(one.started_at), one.host ?? "–", one.ended ?? "running", h("div", { title: one.policy?.sentence ?? null }, why(one))]);
+  return section("Attempts", grid(["Attempt", "Started", "Host", "Ended", "Why"], rows, "Attempts", false));
 }
 
 function judged(verdict) {
@@ -162,7 +178,8 @@ export function trialDetail({ studyId, onSelect, overview, last }) {
     put(
       inside,
       facts(trial, now),
-      trial.failure && failed(trial.failure),
+      trial.failure && failed(trial),
+      attempts(trial.attempts),
       difference(trial),
       trial.verdict && judged(trial.verdict),
       trial.measurement && measured(trial.measurement),

@@ -78,6 +78,7 @@ class _Trial:
         self._engine = ""
         self._endpoint = SERVER
         self._told_role: str | None = None  # the role that failed
+        self._signature: str | None = None  # of the catalogue
         self._secrets: tuple[str, ...] = ()
         self._provenance: Provenance | None = None
         self._logs: dict[str, io.StringIO] = {}
@@ -260,7 +261,9 @@ class _Trial:
         """From everything that was written since the servers became ready, or since the start."""
         ordered = sorted(self._logs, key=lambda role: role != first_role)
         texts = [self._text(role)[self._ready_at.get(role, 0) :] for role in ordered]
-        return classify(self._phase, exit_code, "\n".join(texts), self._engine)
+        finding = classify(self._phase, exit_code, "\n".join(texts), self._engine)
+        self._signature = finding.signature
+        return finding
 
     def _failure(
         self, failure_class: FailureClass, summary: str, line: str | None = None, exit_code: int | None = None
@@ -271,6 +274,7 @@ class _Trial:
             summary=redact(summary, self._secrets),
             decisive_line=redact(line, self._secrets) if line is not None else None,
             exit_code=exit_code,
+            signature=self._signature,
         )
 
 

@@ -1,0 +1,72 @@
+"""How the requests of a running level are doing, told while it runs, so that a lost cause need not be waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+from workers.load.recording import End, Recording
+from workers.load.spec import LoadTally
+from workers.load.stream import sample
+
+TALLY_S = 0.5
+
+_STATUS = slice(9, 12)  # of `HTTP/1.1 200 OK`
+
+
+class Tally:
+    """Counts requests as they end; a few microseconds each, since it runs beside the measurement."""
+
+    def __init__(self, tell: Callable[[LoadTally], None]) -> None:
+        self._tell = tell
+        self._ended = 0
+        self._failed = 0
+        self._error: str | None = None
+        self._open: dict[int, Recording] = {}
+        self._last_word_ns = 0
+
+    @contextlib.contextmanager
+    def counting(self, recording: Recording) -> Iterator[None]:
+        """Around the sending of one request."""
+        self._open[id(recording)] = recording
+        try:
+            yield
+        finally:
+            del self._open[id(recording)]
+            self._ended += 1
+            if recording.reads:
+                self._last_word_ns = max(self._last_word_ns, recording.reads[-1].user_ns)
+            head = b"".join(read.data for read in recording.reads[: _STATUS.stop])
+            if recording.end is not End.COMPLETE or head[_STATUS] != b"200":
+                self._failed += 1
+                self._error = sample(recording, 0, recording.send_ns, 0.0).error
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Around a level: tells every half second, and once at its end."""
+        self._ended = self._failed = 0
+        self._error = None
+        ticking = asyncio.create_task(self._tick())
+        try:
+            yield
+        finally:
+            ticking.cancel()
+            self._tell(self.now())
+
+    def now(self) -> LoadTally:
+        """As it stands."""
+        sent = [recording.send_ns for recording in self._open.values() if recording.send_ns]
+        idle_s = None
+        if sent:
+            words = (recording.reads[-1].user_ns for recording in self._open.values() if recording.reads)
+            # Requests that come while a server stands still are no sign of life.
+            since_ns = max(self._last_word_ns, min(sent), max(words, default=0))
+            idle_s = round(max(time.monotonic_ns() - since_ns, 0) / 1e9, 3)
+        return LoadTally(ended=self._ended, failed=self._failed, error=self._error, idle_s=idle_s)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TALLY_S)
+            self._tell(self.now())
