@@ -19,9 +19,10 @@ CAPTURE = "capture"
 ENOUGH_TRIALS = 3  # measured ones; fewer say nothing about the spread
 FACTOR = 3.0
 MARGIN_S = 60.0
-# A candidate may compile kernels or capture graphs that no earlier one did: minutes where there were seconds.
+# A candidate may compile kernels that no earlier one did, and weights that came from the page cache may have to come
+# from a remote disk: minutes where there were seconds.
 LEAST_SHARE = 1 / 3
-_COMPILES = ("ready_s", "capture_s")
+_START = ("ready_s", "weights_s", "capture_s")
 
 _LIMIT_OF = {
     Phase.READY.value: "ready_s",
@@ -60,12 +61,12 @@ def learned_limits(durations_s: Iterable[Mapping[str, float]]) -> PhaseLimits | 
 def limited(deadlines: Deadlines, learned: PhaseLimits | None) -> Deadlines:
     """The template's deadlines, shortened to what was learned and never made longer.
 
-    Where candidates compile something, a third of the template's limit is left however fast the others were.
+    A start keeps a third of the template's limit, `ready_s` where a part has none, however fast the others were.
     """
     changes: dict[str, float] = {}
     for name, limit in (learned or PhaseLimits()).model_dump(exclude_none=True).items():
         own = getattr(deadlines, name)
-        least = 0.0 if name not in _COMPILES else LEAST_SHARE * (deadlines.ready_s if own is None else own)
+        least = 0.0 if name not in _START else LEAST_SHARE * (deadlines.ready_s if own is None else own)
         shorter = max(limit, least)
         if own is None or shorter < own:
             changes[name] = shorter

@@ -21,11 +21,11 @@ def test_three_times_the_longest_and_a_minute() -> None:
     assert learned_limits([*taken, {"load": 60.0, "stop": 900.0}]) == PhaseLimits(ready_s=420.0, load_s=240.0)
 
 
-def test_a_learned_limit_shortens_the_templates_and_leaves_room_for_compiling() -> None:
+def test_a_learned_limit_shortens_the_templates_and_leaves_a_start_some_room() -> None:
     own = Deadlines(ready_s=3600, warm_up_s=300, load_s=100)
     learned = PhaseLimits(ready_s=300, weights_s=90, warm_up_s=100, load_s=500)
     found = limited(own, learned)
-    assert found == own.model_copy(update={"ready_s": 1200.0, "weights_s": 90.0, "warm_up_s": 100.0})
+    assert found == own.model_copy(update={"ready_s": 1200.0, "weights_s": 1200.0, "warm_up_s": 100.0})
     assert limited(own, None) == own
 
 
