@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 from starlette.staticfiles import StaticFiles
 
-from api import errors, event_stream, health, pages, spaces, studies, trials
+from api import errors, event_stream, health, hosts, pages, spaces, studies, trials
 from api.guards import AnswerHeaders, BodyLimit, OwnBrowserOnly
 from api.logs import log_to_stderr
 from api.metrics import Metrics, RequestCount
@@ -56,7 +56,7 @@ def create_app(
     app = FastAPI(title="autotune", version=VERSION, docs_url=None, redoc_url=None, lifespan=lifespan)
     metrics = Metrics(store)
     app.state.parts = Parts(settings, service, store, spaces_known, templates_known, metrics)
-    for module in (studies, trials, spaces, event_stream, health, pages):
+    for module in (studies, trials, spaces, hosts, event_stream, health, pages):
         app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     errors.install(app, pages.not_found)

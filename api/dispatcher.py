@@ -23,6 +23,7 @@ from autotune.engine.ports import StudyStore, TrialExecutor
 from autotune.errors import Unavailable
 from autotune.proposers.tpe import TpeSource
 from autotune.storage.sql_store import open_store
+from workers.devices.this_host import ThisHost
 from workers.local_executor import LocalExecutor
 from workers.marked_processes import is_running, process_stat
 
@@ -101,6 +102,8 @@ def main() -> None:
         SystemClock(),
         owner=owner_name(),
         report=log.info,
+        # On virtual time nothing takes a device.
+        devices=None if args.executor == "virtual" else ThisHost(data.root, data.attempts),
     )
     # After the executor is made: connecting to Ray installs handlers of its own, which end the process.
     for number in (signal.SIGTERM, signal.SIGINT):

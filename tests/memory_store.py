@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from autotune.domain.device import Placement
 from autotune.domain.failure import Failure
 from autotune.domain.job import TrialOutcome
 from autotune.domain.objective import Verdict
@@ -17,12 +18,14 @@ from autotune.domain.trial import LOST, Attempt, NewTrial, StudyPhase, Trial, Tr
 from autotune.engine.ports import ANY_TRIAL, Event, Page, TrialBrief, TrialFilter
 from autotune.errors import Conflict, InvalidRequest, NotFound, TrialAlreadyFinished
 from autotune.storage.event_data import EventKind, study_data, trial_data
+from tests.memory_devices import InMemoryDevices
 
 
-class InMemoryStudyStore:
+class InMemoryStudyStore(InMemoryDevices):
     """Implements StudyStore with dictionaries and one lock."""
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        super().__init__()
         self._now = now
         self._lock = threading.RLock()
         self._studies: dict[int, Study] = {}
@@ -116,12 +119,14 @@ class InMemoryStudyStore:
             self._tell(EventKind.TRIAL_ADDED, study_id, stored.number, trial_data(stored))
             return stored
 
-    def start_attempt(self, study_id: int, number: int, uid: str) -> Trial:
+    def start_attempt(self, study_id: int, number: int, uid: str, placement: Placement | None = None) -> Trial:
         with self._lock:
             trial = self._movable(study_id, number, TrialState.RUNNING)
             self._running(study_id)
             if uid in self._used_uids:
                 raise Conflict(f"the attempt {uid} was started before")
+            if placement is not None:
+                self.take(placement, uid, self._now())
             self._used_uids.add(uid)
             self._uids[study_id, number] = uid
             begun = Attempt(attempt=trial.attempt + 1, uid=uid, started_at=self._now())
@@ -237,6 +242,7 @@ class InMemoryStudyStore:
 
     def _end_attempt(self, trial: Trial, ended: str, lost: Failure | None = None) -> None:
         kept = self._attempts[trial.study_id, trial.number]
+        self.end(kept[-1].uid, self._now())
         kept[-1] = kept[-1].model_copy(update={"ended": ended, "ended_at": self._now(), "failure": lost})
 
     def _put_study(self, study: Study, kind: EventKind) -> Study:

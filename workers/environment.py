@@ -13,17 +13,19 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
+from autotune.domain.device import ASCEND_ENGINES
 from autotune.domain.job import TrialJob
 from autotune.domain.launch_plan import RolePlan
 from autotune.domain.template import LaunchTemplate, RoleTemplate, fill, is_denied_env
 from autotune.errors import InvalidCandidate, Problem
 from workers.attempt_files import AttemptFiles
 from workers.constants.hook import constant_problems, with_constants
+from workers.devices.held_memory import DEVICES_DIR
+from workers.devices.simulated import registry
 from workers.host_templates import library_path
 from workers.marked_processes import ATTEMPT_VARIABLE, ROOT_VARIABLE
 
 LONGEST_VALUE = 4096
-ASCEND_ENGINES = frozenset({"vllm-ascend", "sglang-ascend"})
 
 # Where engines and their compilers keep what they make at start. By the beginning of the engine's name.
 _CACHES = (
@@ -77,6 +79,13 @@ def cache_environment(template: LaunchTemplate, files: AttemptFiles) -> dict[str
     return names
 
 
+def simulation_environment(job: TrialJob, template: LaunchTemplate, files: AttemptFiles) -> dict[str, str]:
+    """Where simulated servers book the memory of devices, once these are leased to one attempt at a time."""
+    if not (template.simulated and job.host_devices):
+        return {}
+    return {DEVICES_DIR: str(registry(files.folder.parent))}
+
+
 def role_environment(
     template: LaunchTemplate, role: RoleTemplate, plan: RolePlan, places: Mapping[str, str]
 ) -> dict[str, str]:
@@ -114,13 +123,15 @@ def role_environment(
 def role_devices(job: TrialJob, template: LaunchTemplate) -> dict[str, str]:
     """By role, such as `0,1,2,3`: the trial's devices, divided in order among the roles that take any.
 
-    Where there are fewer devices than such roles, they share them all.
+    They are those that were leased for it, else the first ones of the host. Where there are fewer devices than such
+    roles, they share them all.
     """
-    count = job.deployment.devices
+    numbers = job.host_devices or tuple(range(job.deployment.devices))
+    count = len(numbers)
     taking = [name for name, role in template.roles.items() if role.takes_devices]
     parts = len(taking) if count >= len(taking) else 1
     bounds = [count * i // max(parts, 1) for i in range(parts + 1)]
-    lists = [",".join(map(str, range(*pair))) for pair in pairwise(bounds)]
+    lists = [",".join(map(str, numbers[begin:end])) for begin, end in pairwise(bounds)]
     own = dict(zip(taking, lists if parts == len(taking) else lists * len(taking), strict=True))
     return {name: own.get(name, "") for name in template.roles}
 

@@ -1,28 +1,35 @@
 """Find and end the processes of an attempt, whatever became of their parents. Standard library only.
 
-Two marks tell that a process belongs to an attempt:
+Three marks tell that a process belongs to an attempt:
 
 * its start environment holds `AUTOTUNE_ATTEMPT=<uid>` and `AUTOTUNE_ATTEMPTS_ROOT=<folder>`;
 * it has no terminal and its working directory lies inside the attempt's folder. Programs that write their
   title over their environment (vLLM's engine processes do) lose the first mark and keep this one, and a
-  person who looks into the folder has a terminal.
+  person who looks into the folder has a terminal;
+* its limit on file locks is a number drawn from the attempt's name. The kernel has not enforced this limit since
+  Linux 2.4.25, every child inherits it, and no program has a reason to touch it: a process that took another
+  environment and another folder still has it.
 
-Both survive `setsid`, double forks and the death of every ancestor.
+All survive `setsid`, double forks and the death of every ancestor.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Set
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from pathlib import Path
 from typing import NamedTuple
 
 ATTEMPT_VARIABLE = "AUTOTUNE_ATTEMPT"
 ROOT_VARIABLE = "AUTOTUNE_ATTEMPTS_ROOT"
 
+_RLIMIT_LOCKS = 10  # asm-generic/resource.h; the module `resource` has no name for it
+_NUMBER_BASE = 0x5AD7 << 44  # nobody sets such a limit by chance
 _PROC = Path("/proc")
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)  # ended meanwhile, or another user's
 
@@ -56,8 +63,43 @@ def _pids() -> Iterator[int]:
     return (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
 
 
-def attempt_of(pid: int, root: str) -> str | None:
+def _number(root: str, uid: str) -> int:
+    """The third mark: 44 bits of the attempt's name."""
+    name = f"{root}/{uid}".encode()
+    return _NUMBER_BASE | (zlib.crc32(name) << 12) | (zlib.adler32(name) & 0xFFF)
+
+
+def mark_descendants(root: str, uid: str) -> None:
+    """Put the third mark on this process, and so on all that it starts from now on.
+
+    Nothing happens where it may not: under a stricter limit, without the right to lift it.
+    """
+    number = _number(root, uid)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(_RLIMIT_LOCKS, (number, number))
+
+
+def _numbers(root: str, uid: str | None) -> dict[int, str]:
+    """What the third mark would be, for one attempt or all that have a folder."""
+    if uid is not None:
+        return {_number(root, uid): uid}
+    try:
+        return {_number(root, entry.name): entry.name for entry in Path(root).iterdir()}
+    except FileNotFoundError:
+        return {}
+
+
+def _lock_limit(pid: int) -> int:
+    try:
+        return resource.prlimit(pid, _RLIMIT_LOCKS)[0]
+    except (*_GONE, OSError):
+        return resource.RLIM_INFINITY
+
+
+def _attempt_of(pid: int, root: str, numbers: Mapping[int, str]) -> str | None:
     """The uid of the attempt under `root` that the process belongs to; None for any other process."""
+    if (named := numbers.get(_lock_limit(pid))) is not None:
+        return named
     process = _PROC / str(pid)
     try:
         entries = (process / "environ").read_bytes().split(b"\0")
@@ -76,11 +118,12 @@ def attempt_of(pid: int, root: str) -> str | None:
 def marked(root: str, uid: str | None = None) -> dict[int, str]:
     """Living processes of one attempt, or of every attempt under `root`: pid to uid."""
     found = {}
+    numbers = _numbers(root, uid)
     for pid in _pids():
         stat = process_stat(pid)
         if stat is None or stat.state in "ZX":
             continue
-        owner = attempt_of(pid, root)
+        owner = _attempt_of(pid, root, numbers)
         if owner is not None and uid in (None, owner):
             found[pid] = owner
     return found

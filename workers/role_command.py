@@ -11,7 +11,13 @@ from autotune.domain.launch_plan import RolePlan
 from autotune.domain.template import LaunchTemplate, fill, role_ports
 from autotune.errors import InvalidCandidate, Problem
 from workers.attempt_files import AttemptFiles
-from workers.environment import base_environment, cache_environment, role_devices, role_environment
+from workers.environment import (
+    base_environment,
+    cache_environment,
+    role_devices,
+    role_environment,
+    simulation_environment,
+)
 from workers.host_templates import model_path
 from workers.served_name import named_words
 
@@ -48,16 +54,20 @@ def role_commands(
         "python": sys.executable,
     }
     devices = role_devices(job, template)
+    # An export knows nothing of this host: it names the first devices, whichever the attempt had.
+    open_devices = role_devices(job.model_copy(update={"host_devices": ()}), template)
     commands = {}
     for name, role in template.roles.items():
         plan = job.plan.roles.get(name, RolePlan())
-        own = kept | {"devices": devices[name]} | _stack(template, name, plan.stack)
-        places = own | role_ports(ports) | {"host": host, "port": str(ports[name]), "trial_dir": str(files.folder)}
+        own = kept | {"devices": open_devices[name]} | _stack(template, name, plan.stack)
+        here = {"devices": devices[name], "host": host, "port": str(ports[name]), "trial_dir": str(files.folder)}
+        places = own | role_ports(ports) | here
         shown = role_environment(template, role, plan, own)
         commands[name] = RoleCommand(
             argv=(*(fill(word, places) for word in named_words(role, job)), *plan.argv),
             env=base_environment(files)
             | cache_environment(template, files)
+            | simulation_environment(job, template, files)
             | role_environment(template, role, plan, places),
             launched=LaunchedRole(argv=(*(fill(word, own) for word in role.argv), *plan.argv), env=shown),
         )

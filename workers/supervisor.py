@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.capped_log import CappedLog
-from workers.marked_processes import descendants, end_all, marked
+from workers.marked_processes import descendants, end_all, mark_descendants, marked
 
 ORPHANED_STOP_S = 1.0  # nobody waits for a result any more: the devices come first
 AFTER_LEADERS_S = 1.0  # once the servers themselves have ended, what is left of them gets this long
@@ -243,6 +243,7 @@ def main() -> None:
         os._exit(0)
     os.setsid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    mark_descendants(spec["root"], spec["uid"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     Supervisor(spec).run()
 

@@ -28,7 +28,9 @@ app = typer.Typer(
 study_app = typer.Typer(help="Create, list, show, cancel and resume studies.", no_args_is_help=True)
 space_app = typer.Typer(help="Look at search spaces, check and make them.", no_args_is_help=True)
 app.add_typer(study_app, name="study")
+hosts_app = typer.Typer(help="List hosts and their devices; lift a quarantine.", invoke_without_command=True)
 app.add_typer(space_app, name="space")
+app.add_typer(hosts_app, name="hosts")
 
 
 Url = Annotated[str, typer.Option("--url", envvar="AUTOTUNE_URL", help="Where the server answers.")]
@@ -234,6 +236,28 @@ def export(
     from autotune.cli.exports import export_recipe
 
     export_recipe(url, study, form, output, baseline=baseline, as_json=json)
+
+
+@hosts_app.callback()
+def hosts(context: typer.Context, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """List hosts, their devices, and who has them; or lift a quarantine."""
+    if context.invoked_subcommand is None:
+        from autotune.cli.hosts import listing
+
+        listing(url, as_json=json)
+
+
+@hosts_app.command("release")
+def hosts_release(
+    host: Annotated[str, typer.Argument(metavar="HOST", help="The host's name.")],
+    device: Annotated[int, typer.Argument(metavar="DEVICE", min=0, help="The device's number.")],
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Lift the quarantine of a device: it may get trials again."""
+    from autotune.cli.hosts import release
+
+    release(url, host, device, as_json=json)
 
 
 @app.command()

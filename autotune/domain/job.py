@@ -22,7 +22,8 @@ class TrialJob(Value):
     prefix that prompts share, the times at which requests become due.
     `stall_limit_s`: end the launch when its log is silent for so long, where a rule asks for less patience
     than the template has. `limits`: what earlier trials of the study say about the length of a phase.
-    `avoid_hosts`: run elsewhere where that is possible.
+    `avoid_hosts`: run elsewhere where that is possible. `host_devices` were leased for it; without them it
+    takes the first ones of its host.
     """
 
     uid: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
@@ -37,6 +38,7 @@ class TrialJob(Value):
     stall_limit_s: float | None = None
     limits: PhaseLimits | None = None
     avoid_hosts: tuple[str, ...] = ()
+    host_devices: tuple[int, ...] = ()
 
 
 class LaunchedRole(Value):

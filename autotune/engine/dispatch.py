@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autotune.domain.study import StudyState
-from autotune.engine.ports import Clock, ProposerSource, StudyStore, TrialExecutor
+from autotune.engine.device_desk import DeviceDesk
+from autotune.engine.ports import Clock, DeviceSource, ProposerSource, StudyStore, TrialExecutor
 from autotune.engine.study_loop import StudyLoop
 from autotune.errors import Conflict, Unavailable
 
@@ -26,6 +27,7 @@ class Dispatcher:
         *,
         owner: str,
         report: Callable[[str], None],
+        devices: DeviceSource | None = None,
     ) -> None:
         self._store = store
         self._executor = executor
@@ -33,6 +35,8 @@ class Dispatcher:
         self._clock = clock
         self._owner = owner
         self._report = report
+        self._desk = DeviceDesk(store, devices, clock) if devices is not None else None
+        self._waits: dict[int, str] = {}  # what was last said of a study that waits
         self._loops: dict[int, StudyLoop] = {}
 
     def hold(self) -> bool:
@@ -47,12 +51,16 @@ class Dispatcher:
         """Leave nothing running; the studies go on where they were when a dispatcher starts again."""
         for loop in self._loops.values():
             loop.suspend()
+        if self._desk is not None:
+            self._desk.settle()
         self._executor.close()
         self.release()
 
     def turn(self) -> None:
         """One round: notice studies, start attempts, wait a moment for outcomes, store them."""
         self._notice()
+        if self._desk is not None:
+            self._desk.settle()
         for loop in list(self._loops.values()):
             self._advance(loop)
         for outcome in self._executor.collect(TURN_S):
@@ -68,15 +76,18 @@ class Dispatcher:
             loop.cancel()
         for study_id in sorted(running.keys() - self._loops.keys()):
             self._loops[study_id] = StudyLoop(
-                running[study_id], self._store, self._executor, self._proposers, self._clock
+                running[study_id], self._store, self._executor, self._proposers, self._clock, self._desk
             )
             self._report(f"study {study_id} taken up")
 
     def _advance(self, loop: StudyLoop) -> None:
         try:
-            loop.advance(self._executor.capacity())
+            if loop.advance(self._executor.capacity()):
+                self._waits.pop(loop.study.id, None)
         except Conflict as error:
             # The API ended the study between our look and our write; the next turn notices.
             self._report(f"study {loop.study.id}: {error.message}")
         except Unavailable as error:
-            self._report(f"study {loop.study.id} waits: {error.message}")
+            if self._waits.get(loop.study.id) != error.message:
+                self._report(f"study {loop.study.id} waits: {error.message}")
+            self._waits[loop.study.id] = error.message

@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import Field
 
+from autotune.domain.device import DeviceLease, DeviceUse, Inventory, Placement, Quarantine
 from autotune.domain.failure import Failure
 from autotune.domain.job import TrialJob, TrialOutcome
 from autotune.domain.knobs import KnobValue
@@ -100,10 +101,12 @@ class StudyStore(Protocol):
         """Commits a waiting trial under the next free number, from 0. Conflict when the study is finished."""
         ...
 
-    def start_attempt(self, study_id: int, number: int, uid: str) -> Trial:
-        """waiting -> running with `attempt` raised by one.
+    def start_attempt(self, study_id: int, number: int, uid: str, placement: Placement | None = None) -> Trial:
+        """waiting -> running with `attempt` raised by one; the devices of the placement are leased to it.
 
-        Conflict from any other state, in a finished study, and for a uid that was used before.
+        Conflict from any other state, in a finished study, for a uid that was used before, and where one of the
+        devices is leased or in quarantine. A lease goes on after the attempt's end, with its time, until
+        `release_device` or `quarantine_device`.
         """
         ...
 
@@ -140,6 +143,34 @@ class StudyStore(Protocol):
 
     def briefs(self, study_ids: Sequence[int]) -> Mapping[int, Sequence[TrialBrief]]:
         """The trials of several studies in short, by number; an unknown study has none."""
+        ...
+
+    def device_leases(self) -> Sequence[DeviceLease]:
+        """All of them, by host and device."""
+        ...
+
+    def release_device(self, lease: DeviceLease) -> None:
+        """Give one device back; nothing happens when that attempt no longer has it."""
+        ...
+
+    def quarantine_device(self, quarantine: Quarantine) -> None:
+        """Set a device aside, in place of the lease of an attempt that is over; the first reason stays."""
+        ...
+
+    def quarantines(self) -> Sequence[Quarantine]:
+        """By host and device."""
+        ...
+
+    def lift_quarantine(self, host: str, device: int) -> Quarantine:
+        """The device may be leased again. Raises NotFound where it is not in quarantine."""
+        ...
+
+    def put_inventory(self, inventory: Inventory) -> None:
+        """What a host has, from now on."""
+        ...
+
+    def inventories(self) -> Sequence[Inventory]:
+        """What hosts had when they were last looked at, by host."""
         ...
 
     def events(self, after: int, limit: int = 500) -> Sequence[Event]:
@@ -227,6 +258,18 @@ class TrialExecutor(Protocol):
 
     def close(self) -> None:
         """Let go of the executor; attempts in flight go on."""
+        ...
+
+
+class DeviceSource(Protocol):
+    """The devices of the hosts that take attempts."""
+
+    def inventories(self) -> Sequence[Inventory]:
+        """One for each host that can be asked. Raises Unavailable when a driver does not answer now."""
+        ...
+
+    def use(self, host: str) -> Mapping[int, DeviceUse] | None:
+        """Memory by device; None for a host that cannot be asked. Raises Unavailable as above."""
         ...
 
 

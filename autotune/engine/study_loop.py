@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from autotune.domain.deployment import facts
+from autotune.domain.device import Placement
 from autotune.domain.failure import Failure, FailureClass, Phase
 from autotune.domain.job import Provenance, TrialJob, TrialOutcome
 from autotune.domain.knobs import KnobValue
@@ -16,18 +17,20 @@ from autotune.domain.measurement import Measurement
 from autotune.domain.objective import Verdict, judge
 from autotune.domain.retry import EXECUTOR_UNAVAILABLE, SERVICE_STOPPED, Retry, charged, hosts_to_avoid, retry
 from autotune.domain.space import Settled
-from autotune.domain.study import Study
+from autotune.domain.study import Study, StudyState
 from autotune.domain.trial import NewTrial, StudyPhase, Trial, TrialState
 from autotune.engine.comparability import reference
 from autotune.engine.corrections import counted_candidate
+from autotune.engine.device_desk import DeviceDesk
 from autotune.engine.ports import Clock, Proposer, ProposerSource, StudyStore, TrialExecutor
 from autotune.engine.study_plan import Finish, Launch, Search, StudyProgress, Wait, next_step
-from autotune.errors import Conflict, InvalidCandidate, TrialAlreadyFinished, Unavailable
+from autotune.errors import Conflict, InvalidCandidate, InvalidStudy, TrialAlreadyFinished, Unavailable
 
 # A search that proposes only what the rules refuse must come to an end: a peer's loop never did.
 MAX_REFUSALS = 50
 # An executor that takes nothing is asked again after this time, not at every turn.
 UNAVAILABLE_S = 5
+NO_DEVICES_S = 1
 
 
 def attempt_uid(study: Study, number: int, attempt: int) -> str:
@@ -39,12 +42,19 @@ class StudyLoop:
     """Everything that it knows beside its proposer can be rebuilt from the store. Not thread-safe."""
 
     def __init__(
-        self, study: Study, store: StudyStore, executor: TrialExecutor, proposers: ProposerSource, clock: Clock
+        self,
+        study: Study,
+        store: StudyStore,
+        executor: TrialExecutor,
+        proposers: ProposerSource,
+        clock: Clock,
+        desk: DeviceDesk | None = None,
     ) -> None:
         self._study = study
         self._store = store
         self._executor = executor
         self._clock = clock
+        self._desk = desk
         self._space = store.space_of(study.id)
         self._facts = facts(study.spec.deployment, study.spec.workload)
         self._trials: dict[int, Trial] = {t.number: t for t in store.trials(study.id).items}
@@ -221,14 +231,19 @@ class StudyLoop:
     def _dispatch(self, trial: Trial) -> bool:
         uid = attempt_uid(self._study, trial.number, trial.attempt + 1)
         try:
-            running = self._store.start_attempt(self._study.id, trial.number, uid)
+            placement = self._place()
+        except InvalidStudy as error:
+            self._study = self._store.finish_study(self._study.id, StudyState.FAILED, error.message)
+            return False
+        try:
+            running = self._store.start_attempt(self._study.id, trial.number, uid, placement)
         except Conflict:
             # Cancelled in the meantime, by the API.
             self._trials[trial.number] = self._store.trial(self._study.id, trial.number)
             return False
         self._trials[trial.number] = running
         try:
-            self._executor.submit(self._job(running))
+            self._executor.submit(self._job(running, placement))
         except Unavailable as error:
             failure = Failure(
                 phase=Phase.PLACE,
@@ -241,6 +256,16 @@ class StudyLoop:
             return False
         return True
 
+    def _place(self) -> Placement | None:
+        """Raises Unavailable while no devices are free; they are asked for again a little later."""
+        if self._desk is None:
+            return None
+        try:
+            return self._desk.place(self._space.engine, self._study.spec.deployment, self._executor.hosts())
+        except Unavailable:
+            self._not_before = self._clock.now() + timedelta(seconds=NO_DEVICES_S)
+            raise
+
     def _lose(self, trial: Trial, failure: Failure) -> None:
         self._trials[trial.number] = self._store.lose_attempt(self._study.id, trial.number, trial.attempt, failure)
 
@@ -250,7 +275,7 @@ class StudyLoop:
             return None
         return learned_limits(t.durations_s for t in self._trials.values() if t.state is TrialState.MEASURED)
 
-    def _job(self, trial: Trial) -> TrialJob:
+    def _job(self, trial: Trial, placement: Placement | None = None) -> TrialJob:
         spec = self._study.spec
         uid = attempt_uid(self._study, trial.number, trial.attempt)
         # The same trial is offered the same prompts in every attempt, another trial other ones.
@@ -268,4 +293,5 @@ class StudyLoop:
             stall_limit_s=trial.stall_limit_s,
             limits=self._limits(trial),
             avoid_hosts=hosts_to_avoid(self._lost_before(trial)),
+            host_devices=placement.devices if placement else (),
         )

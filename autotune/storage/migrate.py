@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from autotune.errors import Unavailable
 from autotune.storage.database import Database
 
-HEAD = "r0001"  # the newest revision in migrations/versions
+HEAD = "r0002"  # the newest revision in migrations/versions
 VERSION_TABLE = "autotune_schema_version"  # not alembic_version: Optuna's tables claim that name
 _LOCK = 0x6175746F  # any number; "auto" in ASCII
 _SCRIPTS = Path(__file__).parent / "migrations"

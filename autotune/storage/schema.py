@@ -165,6 +165,42 @@ class LeaseRow(Row, table=True):
     until: datetime = Field(sa_column=Column(UtcTime, nullable=False))
 
 
+class DeviceLeaseRow(Row, table=True):
+    """One device in the hands of one attempt; its key is what keeps a device from being given out twice.
+
+    `ended_at`: the attempt is over, its memory may not be given back yet. `idle_mb` was in use before it.
+    """
+
+    __tablename__ = "device_lease"
+
+    host: str = Field(sa_column=Column(String(NAME_LENGTH), primary_key=True))
+    device: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    uid: str = Field(sa_column=Column(String(NAME_LENGTH), nullable=False, index=True))
+    since: datetime = Field(sa_column=Column(UtcTime, nullable=False))
+    idle_mb: int | None = Field(default=None, sa_column=Column(Integer, nullable=True))
+    ended_at: datetime | None = Field(default=None, sa_column=Column(UtcTime, nullable=True))
+
+
+class QuarantineRow(Row, table=True):
+    """A device that gets no trial, and why."""
+
+    __tablename__ = "quarantine"
+
+    host: str = Field(sa_column=Column(String(NAME_LENGTH), primary_key=True))
+    device: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    reason: str = Field(sa_column=Column(Text, nullable=False))
+    since: datetime = Field(sa_column=Column(UtcTime, nullable=False))
+
+
+class InventoryRow(Row, table=True):
+    """The devices of a host as the dispatcher last found them."""
+
+    __tablename__ = "host_inventory"
+
+    host: str = Field(sa_column=Column(String(NAME_LENGTH), primary_key=True))
+    body: str = Field(sa_column=Column(Text, nullable=False))
+
+
 class IdempotencyRow(Row, table=True):
     """A key that a client sent with a create, the hash of what it asked for, and what came of it."""
 

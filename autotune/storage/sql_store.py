@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, func
 from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, select, update
 
+from autotune.domain.device import DeviceLease, Inventory, Placement, Quarantine
 from autotune.domain.failure import Failure
 from autotune.domain.job import TrialOutcome
 from autotune.domain.objective import Verdict
@@ -20,7 +21,7 @@ from autotune.domain.study import Study, StudySpec, StudyState
 from autotune.domain.trial import Attempt, NewTrial, StudyPhase, Trial, TrialState
 from autotune.engine.ports import ANY_TRIAL, Event, Page, TrialBrief, TrialFilter
 from autotune.errors import Conflict, InvalidRequest, NotFound
-from autotune.storage import journal, leases, migrate, rows, trial_moves
+from autotune.storage import device_rows, journal, leases, migrate, rows, trial_moves
 from autotune.storage.database import BUSY_TIMEOUT_S, Database, connect
 from autotune.storage.event_data import EventKind, study_data
 from autotune.storage.schema import NAME_LENGTH, AttemptRow, IdempotencyRow, StudyRow, StudySpaceRow, TrialRow
@@ -150,10 +151,10 @@ class SqlStudyStore:
         with self._database.writing() as session:
             return trial_moves.add(session, _study(session, study_id), trial, self._now())
 
-    def start_attempt(self, study_id: int, number: int, uid: str) -> Trial:
+    def start_attempt(self, study_id: int, number: int, uid: str, placement: Placement | None = None) -> Trial:
         with self._database.writing() as session:
             row = _trial(session, study_id, number)
-            return trial_moves.start(session, _study(session, study_id), row, uid, self._now())
+            return trial_moves.start(session, _study(session, study_id), row, uid, self._now(), placement)
 
     def finish_trial(
         self, study_id: int, number: int, attempt: int, outcome: TrialOutcome, verdict: Verdict | None
@@ -207,6 +208,36 @@ class SqlStudyStore:
         for study_id, *values in found:
             briefs.setdefault(study_id, []).append(rows.brief(dict(zip(names[1:], values, strict=True))))
         return briefs
+
+    # --- devices ------------------------------------------------------------------------------
+
+    def device_leases(self) -> Sequence[DeviceLease]:
+        with self._database.reading() as session:
+            return device_rows.leases(session)
+
+    def release_device(self, lease: DeviceLease) -> None:
+        with self._database.writing() as session:
+            device_rows.release(session, lease)
+
+    def quarantine_device(self, quarantine: Quarantine) -> None:
+        with self._database.writing() as session:
+            device_rows.set_aside(session, quarantine)
+
+    def quarantines(self) -> Sequence[Quarantine]:
+        with self._database.reading() as session:
+            return device_rows.quarantines(session)
+
+    def lift_quarantine(self, host: str, device: int) -> Quarantine:
+        with self._database.writing() as session:
+            return device_rows.lift(session, host, device)
+
+    def put_inventory(self, inventory: Inventory) -> None:
+        with self._database.writing() as session:
+            device_rows.put_inventory(session, inventory)
+
+    def inventories(self) -> Sequence[Inventory]:
+        with self._database.reading() as session:
+            return device_rows.inventories(session)
 
     # --- events and leases --------------------------------------------------------------------
 

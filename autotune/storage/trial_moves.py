@@ -7,13 +7,14 @@ from typing import Any
 
 from sqlmodel import Session, col, select, update
 
+from autotune.domain.device import Placement
 from autotune.domain.failure import Failure
 from autotune.domain.job import TrialOutcome
 from autotune.domain.objective import Verdict
 from autotune.domain.study import StudyState
 from autotune.domain.trial import LOST, NewTrial, Trial, TrialState, may_become
 from autotune.errors import Conflict, TrialAlreadyFinished
-from autotune.storage import journal, rows
+from autotune.storage import device_rows, journal, rows
 from autotune.storage.event_data import EventKind, trial_data
 from autotune.storage.schema import AttemptRow, StudyRow, TrialRow
 
@@ -38,8 +39,10 @@ def add(session: Session, study: StudyRow, new: NewTrial, now: datetime) -> Tria
     return _told(session, row, EventKind.TRIAL_ADDED, now)
 
 
-def start(session: Session, study: StudyRow, row: TrialRow, uid: str, now: datetime) -> Trial:
-    """The next attempt of a waiting trial."""
+def start(
+    session: Session, study: StudyRow, row: TrialRow, uid: str, now: datetime, placement: Placement | None = None
+) -> Trial:
+    """The next attempt of a waiting trial, with the devices that it gets."""
     _check(row, TrialState.RUNNING)
     if study.state != StudyState.RUNNING:
         raise Conflict(f"study {study.id} is {study.state}: no attempt can be started")
@@ -48,6 +51,8 @@ def start(session: Session, study: StudyRow, row: TrialRow, uid: str, now: datet
     assert row.id is not None
     _set(session, row, state=TrialState.RUNNING.value, attempt=row.attempt + 1, started_at=now)
     session.add(AttemptRow(trial_id=row.id, attempt=row.attempt, uid=uid, started_at=now))
+    if placement is not None:
+        device_rows.take(session, placement, uid, now)
     return _told(session, row, EventKind.TRIAL_STARTED, now)
 
 
@@ -71,7 +76,7 @@ def finish(
         verdict=rows.to_json(verdict) if verdict else None,
         outcome=rows.to_json(outcome),
     )
-    _end(current, state.value, now)
+    _end(session, current, state.value, now)
     return _told(session, row, EventKind.TRIAL_FINISHED, now)
 
 
@@ -80,7 +85,7 @@ def lose(session: Session, row: TrialRow, attempt: int, failure: Failure, now: d
     _check(row, TrialState.WAITING)
     current = _attempt(session, row, attempt)
     _set(session, row, state=TrialState.WAITING.value, started_at=None)
-    _end(current, LOST, now)
+    _end(session, current, LOST, now)
     current.failure = rows.to_json(failure)
     return _told(session, row, EventKind.ATTEMPT_LOST, now, failure)
 
@@ -89,7 +94,7 @@ def cancel(session: Session, row: TrialRow, now: datetime) -> Trial:
     """The end of a trial that nobody wants to know any more."""
     _check(row, TrialState.CANCELLED)
     if row.state == TrialState.RUNNING:
-        _end(_attempt(session, row, row.attempt), TrialState.CANCELLED.value, now)
+        _end(session, _attempt(session, row, row.attempt), TrialState.CANCELLED.value, now)
     _set(session, row, state=TrialState.CANCELLED.value, finished_at=now)
     return _told(session, row, EventKind.TRIAL_CANCELLED, now)
 
@@ -109,7 +114,8 @@ def _attempt(session: Session, row: TrialRow, attempt: int) -> AttemptRow:
     return session.exec(select(AttemptRow).where(*where)).one()
 
 
-def _end(attempt: AttemptRow, ended: str, now: datetime) -> None:
+def _end(session: Session, attempt: AttemptRow, ended: str, now: datetime) -> None:
+    device_rows.end(session, attempt.uid, now)
     attempt.ended = ended
     attempt.ended_at = now
 

@@ -28,6 +28,8 @@ ROUTES = {
     "GET /api/v1/spaces",
     "GET /api/v1/spaces/{name}",
     "GET /api/v1/templates",
+    "GET /api/v1/hosts",
+    "POST /api/v1/hosts/{host}/devices/{device}/release",
     "GET /api/v1/events",
     "GET /healthz",
     "GET /readyz",

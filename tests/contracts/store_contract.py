@@ -7,9 +7,10 @@ the clock.
 from __future__ import annotations
 
 from tests.contracts.store_log_and_leases import StoreLogAndLeases
+from tests.contracts.store_of_devices import StoreOfDevices
 from tests.contracts.store_of_studies import StoreOfStudies
 from tests.contracts.store_of_trials import StoreOfTrials
 
 
-class StoreContract(StoreOfStudies, StoreOfTrials, StoreLogAndLeases):
+class StoreContract(StoreOfStudies, StoreOfTrials, StoreOfDevices, StoreLogAndLeases):
     """All of it."""

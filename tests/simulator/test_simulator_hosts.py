@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from autotune.domain.failure import FailureClass, Phase
+from workers.devices.held_memory import DEVICES_DIR, hold
 from workers.failures.classify import Finding, classify
 from workers.simulator.boot import read_command
 from workers.simulator.faults import EngineFailed
@@ -23,13 +24,12 @@ from workers.simulator.model.settings import ServingConfig, Speculation
 from workers.simulator.model.system import load_system
 from workers.simulator.start.booting import NotStarted
 from workers.simulator.start.exchange_checks import SILENT_S, Exchange, check_exchange, exchange
-from workers.simulator.start.held_memory import hold
 from workers.simulator.start.machine import ServerMachine, VirtualMachine
 from workers.simulator.start.progress import bar
 from workers.simulator.start.random_faults import RandomFault, freeze_after_steps, random_fault
 from workers.simulator.start.start_checks import check_capture
 from workers.simulator.start.start_up import modelled_s
-from workers.simulator.variables import ATTEMPT, DEVICES_DIR, FAULT, FAULT_RATE, SEED, START_S
+from workers.simulator.variables import ATTEMPT, FAULT, FAULT_RATE, SEED, START_S
 
 SYSTEMS = Path(__file__).parents[2] / "workers/simulator/systems"
 PATH = SYSTEMS / "qwen3.5-35b-a3b-910c.yaml"

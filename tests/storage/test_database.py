@@ -150,7 +150,10 @@ def test_a_damaged_database(url: str, tmp_path: Path) -> None:
     store.close()
     path = tmp_path / "autotune.db"
     content = bytearray(path.read_bytes())
-    content[4096 * 4 :] = b"\xff" * len(content[4096 * 4 :])
+    with sqlite3.connect(path) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'trial'").fetchone()
+    connection.close()
+    content[4096 * (page - 1) : 4096 * page] = b"\xff" * 4096
     path.write_bytes(content)
     store = open_store(url)
     with pytest.raises(Unavailable, match="damaged"):

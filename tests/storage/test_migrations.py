@@ -61,6 +61,21 @@ def test_down_and_up_again(url: str, path: Path, database: Database) -> None:
     store.close()
 
 
+def test_a_database_of_the_first_revision_gets_devices_and_keeps_its_studies(url: str, path: Path) -> None:
+    store = open_store(url)
+    made = store.create_study(study_spec(), space())
+    store.close()
+    database = connect(url)
+    with database.changing_schema() as connection:
+        command.downgrade(migrate.config(connection), "r0001")
+    database.close()
+    assert "device_lease" not in tables(path)
+    store = open_store(url)
+    assert store.study(made.id) == made
+    assert store.device_leases() == []
+    store.close()
+
+
 def test_upgrading_twice_changes_nothing(url: str) -> None:
     store = open_store(url)
     made = store.create_study(study_spec(), space())
@@ -76,7 +91,7 @@ def test_a_newer_database_is_refused_and_left_alone(url: str, path: Path) -> Non
         connection.execute(f"UPDATE {migrate.VERSION_TABLE} SET version_num = 'r9999'")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(Unavailable, match=r"r9999, which is newer than this version's r0001"):
+    with pytest.raises(Unavailable, match=r"r9999, which is newer than this version's r0002"):
         open_store(url)
     assert path.read_bytes() == before
 

@@ -52,15 +52,20 @@ def test_killing_the_runners_process_group_leaves_nothing(tmp_path: Path, orphan
     assert AttemptFiles(root, UID).outcome() is None
 
 
-def test_killing_the_supervisor_ends_the_attempt_and_its_orphans(tmp_path: Path) -> None:
+@pytest.mark.parametrize("orphan", ["setsid", "titled", "scrubbed"])
+def test_killing_the_supervisor_ends_the_attempt_and_its_orphans(tmp_path: Path, orphan: str) -> None:
     root = tmp_path / "attempts"
-    runner = start_runner(root, tmp_path / "templates", job("--orphan", "setsid", workload=endless()))
+    runner = start_runner(root, tmp_path / "templates", job("--orphan", orphan, workload=endless()))
     wait_for(lambda: under_load(root))
+    grandchild = number_in(root / UID / "orphan")
+    assert grandchild is not None
+    assert is_alive(grandchild)
 
     os.kill(supervisor_of(root), signal.SIGKILL)
 
     assert runner.wait(CLEAN_S) == 0
     assert left(root) == {}
+    assert not is_alive(grandchild)
     outcome = AttemptFiles(root, UID).outcome()
     assert outcome is not None
     assert outcome.failure is not None
@@ -68,7 +73,7 @@ def test_killing_the_supervisor_ends_the_attempt_and_its_orphans(tmp_path: Path)
     assert "supervisor" in outcome.failure.summary
 
 
-@pytest.mark.parametrize("orphan", ["setsid", "titled"])
+@pytest.mark.parametrize("orphan", ["setsid", "titled", "scrubbed"])
 def test_a_sweep_ends_what_outlived_runner_and_supervisor(tmp_path: Path, orphan: str) -> None:
     root = tmp_path / "attempts"
     runner = start_runner(root, tmp_path / "templates", job("--orphan", orphan, workload=endless()))

@@ -17,7 +17,8 @@ from tests import builders
 from tests.workers.launching import OneTemplate, job, number_in, template, wait_for
 from workers.attempt import run_attempt
 from workers.attempt_files import AttemptFiles
-from workers.environment import base_environment, program_environment
+from workers.devices.held_memory import DEVICES_DIR
+from workers.environment import base_environment, program_environment, role_devices
 from workers.marked_processes import process_stat
 from workers.redaction import MASK, is_secret, redact, redact_environment, secret_values
 from workers.role_command import role_commands
@@ -132,6 +133,32 @@ def test_an_ascend_engine_gets_its_devices_and_a_log_folder_of_its_own(files: At
     assert command.launched.env["ASCEND_PROCESS_LOG_PATH"] == "{trial_dir}/plog"
     with pytest.raises(InvalidCandidate):
         env_of(files, RolePlan(env={"ASCEND_RT_VISIBLE_DEVICES": "7"}))
+
+
+def test_leased_devices_are_used_here_and_not_in_an_export(files: AttemptFiles) -> None:
+    two = builders.deployment(template="fake", devices=2, tensor_parallel=2)
+    one = job().model_copy(update={"deployment": two, "host_devices": (6, 7)})
+    real = template(engine="vllm-ascend").model_copy(update={"simulated": False})
+    command = role_commands(one, real, files, "127.0.0.1", {"server": 1})["server"]
+    assert command.env["ASCEND_RT_VISIBLE_DEVICES"] == "6,7"
+    assert command.launched.env["ASCEND_RT_VISIBLE_DEVICES"] == "0,1"
+    assert DEVICES_DIR not in command.env
+    simulated = real.model_copy(update={"simulated": True})
+    command = role_commands(one, simulated, files, "127.0.0.1", {"server": 1})["server"]
+    assert command.env[DEVICES_DIR] == str(files.root.parent / "run" / "devices")
+    assert DEVICES_DIR not in command.launched.env
+    unleased = one.model_copy(update={"host_devices": ()})
+    assert DEVICES_DIR not in role_commands(unleased, simulated, files, "127.0.0.1", {"server": 1})["server"].env
+
+
+def test_roles_divide_leased_devices_in_order() -> None:
+    one = job().model_copy(
+        update={"deployment": builders.deployment(template="fake", devices=4), "host_devices": (2, 3, 8, 9)}
+    )
+    role = template().roles["server"]
+    router = role.model_copy(update={"takes_devices": False})
+    several = template().model_copy(update={"roles": {"router": router, "prefill": role, "decode": role}})
+    assert role_devices(one, several) == {"router": "", "prefill": "2,3", "decode": "8,9"}
 
 
 def test_placeholders_of_a_plan_are_not_filled(files: AttemptFiles) -> None:

@@ -40,10 +40,9 @@ from tests.workers.simulated_job import simulated_job
 from workers.attempt import run_attempt
 from workers.attempt_files import AttemptFiles
 from workers.capped_log import CAP_BYTES, HEAD_BYTES
+from workers.devices.held_memory import DEVICES_DIR, hold
 from workers.host_templates import BUILT_IN, HostTemplates
 from workers.marked_processes import process_stat
-from workers.simulator.start.held_memory import hold
-from workers.simulator.variables import DEVICES_DIR
 
 PATIENT = Deadlines(ready_s=170, stall_s=170, warm_up_s=170, load_s=170, stop_s=2)
 

@@ -4,7 +4,6 @@ SEED = "AUTOTUNE_SIM_SEED"  # any text; the same text gives the same launch agai
 HOST = "AUTOTUNE_SIM_HOST"  # name of the host that the server pretends to be on
 NOISE = "AUTOTUNE_SIM_NOISE"  # `off`: every step takes its mean
 START_S = "AUTOTUNE_SIM_START_S"  # seconds that a whole start really takes
-DEVICES_DIR = "AUTOTUNE_SIM_DEVICES_DIR"  # folder in which processes book the device memory that they hold
 FAULT_RATE = "AUTOTUNE_SIM_FAULT_RATE"  # chance of a random fault per launch, 0 to 1
 FAULT = "AUTOTUNE_SIM_FAULT"  # one fault by its name, in every launch
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn, Protocol
 
+from workers.devices.held_memory import DEVICES_DIR, hold
 from workers.simulator.faults import ConfigRejected, NotStarted
-from workers.simulator.start.held_memory import hold
-from workers.simulator.variables import DEVICES_DIR, START_S
+from workers.simulator.variables import START_S
 
 LONGEST_START_S = 86_400.0
 

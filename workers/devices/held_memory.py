@@ -16,6 +16,8 @@ from pydantic import TypeAdapter
 
 from autotune.domain.value import Value
 
+DEVICES_DIR = "AUTOTUNE_SIM_DEVICES_DIR"  # names the folder to simulated servers
+
 _DEAD = "ZX"  # a zombie's memory has been given back
 
 
@@ -46,7 +48,16 @@ def hold(folder: Path, devices: Iterable[int], gib: float, pid: int | None = Non
     if started is None:
         raise ProcessLookupError(f"no process {number}")
     mine = Holding(pid=number, started=started, gib=gib)
-    return max((_book(folder / f"device{device}.json", mine) for device in devices), default=0.0)
+    return max((_book(_file(folder, device), mine) for device in devices), default=0.0)
+
+
+def held_gib(folder: Path, device: int) -> float:
+    """What living processes hold of the device, in GiB; nothing is changed."""
+    return sum(holding.gib for holding in _read(_file(folder, device)) if holding.alive)
+
+
+def _file(folder: Path, device: int) -> Path:
+    return folder / f"device{device}.json"
 
 
 def _book(path: Path, mine: Holding) -> float:

@@ -1,0 +1,166 @@
+"""The devices of this host: what npu-smi prints, what the simulation says, what `host.yaml` chooses."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.domain.device import Device, DeviceUse, choose
+from autotune.errors import InvalidRequest, Unavailable
+from workers.devices.held_memory import held_gib, hold
+from workers.devices.npu_smi import NpuSmi, find_program, read_chips, read_held, read_numbers
+from workers.devices.simulated import IDLE_MB, registry
+from workers.devices.this_host import ThisHost
+
+RECORDED = Path(__file__).with_name("npu_smi")
+
+
+def program(folder: Path, info: str, numbers: str, code: int = 0) -> Path:
+    """A program that prints what npu-smi printed on some host."""
+    path = folder / "npu-smi"
+    info_file, map_file = RECORDED / info, RECORDED / numbers
+    path.write_text(f'#!/bin/sh\nif [ "$2" = -m ]; then cat "{map_file}"; else cat "{info_file}"; fi\nexit {code}\n')
+    path.chmod(0o755)
+    return path
+
+
+def text(name: str) -> str:
+    return (RECORDED / name).read_text()
+
+
+def test_a_host_of_910c(tmp_path: Path) -> None:
+    driver = NpuSmi(program(tmp_path, "info-910c.txt", "map-910c.txt"))
+    devices = driver.devices()
+    assert [d.index for d in devices] == list(range(16))
+    assert [d.card for d in devices] == [i // 2 for i in range(16)]
+    assert {(d.chip, d.memory_mb) for d in devices} == {("910C", 65536)}
+    assert [d.index for d in devices if d.health != "OK"] == [7]
+    assert devices[7].health == "Alarm"
+    use = driver.use()
+    assert use[0] == DeviceUse(used_mb=3122, held_mb=0)
+    assert use[2] == DeviceUse(used_mb=60112, held_mb=57012)
+    assert use[3] == DeviceUse(used_mb=59871, held_mb=56990), "the process has no name"
+
+
+def test_a_host_of_910b(tmp_path: Path) -> None:
+    driver = NpuSmi(program(tmp_path, "info-910b.txt", "map-910b.txt"))
+    devices = driver.devices()
+    assert [(d.index, d.card) for d in devices] == [(i, i) for i in range(8)]
+    assert {d.chip for d in devices} == {"910B3"}
+    assert [d.index for d in devices if d.health != "OK"] == [6]
+    assert driver.use()[2] == DeviceUse(used_mb=30711, held_mb=27312)
+    assert driver.use()[7] == DeviceUse(used_mb=3383)
+
+
+def test_one_card_in_a_container(tmp_path: Path) -> None:
+    driver = NpuSmi(program(tmp_path, "info-910c-container.txt", "map-910c-container.txt"))
+    assert driver.devices() == (
+        Device(index=0, card=2, memory_mb=65536, chip="910C"),
+        Device(index=1, card=2, memory_mb=65536, chip="910C"),
+    )
+    assert driver.use() == {0: DeviceUse(used_mb=59807, held_mb=56920), 1: DeviceUse(used_mb=59536)}
+
+
+def test_numbers_come_from_the_table_where_there_is_no_map(tmp_path: Path) -> None:
+    (tmp_path / "none.txt").touch()
+    silent = program(tmp_path, "info-910c.txt", str(tmp_path / "none.txt"))
+    assert [d.index for d in NpuSmi(silent).devices()] == list(range(16))
+
+
+def test_chips_that_compute_nothing_have_no_number() -> None:
+    assert len(read_numbers(text("map-910c.txt"))) == 16
+    assert read_numbers(text("map-910b.txt"))[5, 0] == (5, "Ascend 910B3")
+    assert read_numbers("") == {}
+
+
+def test_the_table_of_processes_holds_no_chip() -> None:
+    assert sorted(read_chips(text("info-910b.txt"))) == [(npu, 0) for npu in range(8)]
+    assert read_held(text("info-910b.txt")) == {(2, 0): 27312}
+
+
+@pytest.mark.parametrize(
+    "said", ["", "dcmi module initialize failed. ret is -8005\n", "|||\n| a | b |\n| 0 | OK | x |\n"]
+)
+def test_a_text_that_is_something_else(said: str) -> None:
+    assert read_chips(said) == {}
+    assert read_held(said) == {}
+
+
+def test_a_driver_that_fails_says_what_it_said(tmp_path: Path) -> None:
+    (tmp_path / "broken.txt").write_text("dcmi module initialize failed. ret is -8005\n")
+    failing = program(tmp_path, str(tmp_path / "broken.txt"), str(tmp_path / "broken.txt"), code=255)
+    with pytest.raises(Unavailable, match=r"255: dcmi module initialize failed"):
+        NpuSmi(failing).devices()
+    mute = program(tmp_path, str(tmp_path / "broken.txt"), str(tmp_path / "broken.txt"))
+    with pytest.raises(Unavailable, match="shows no device: dcmi module"):
+        NpuSmi(mute).use()
+    with pytest.raises(Unavailable, match="cannot be asked"):
+        NpuSmi(tmp_path / "absent").devices()
+
+
+@pytest.mark.skipif(find_program() is not None, reason="this host has real devices")
+def test_simulated_devices_where_there_is_no_driver(tmp_path: Path) -> None:
+    host = ThisHost(tmp_path, tmp_path / "attempts")
+    (inventory,) = host.inventories()
+    assert (inventory.host, inventory.source) == (socket.gethostname(), "simulated")
+    assert len(inventory.devices) == 16
+    assert choose(inventory, 2, {0}) == (2, 3)
+    use = host.use(inventory.host)
+    assert use is not None
+    assert use[15] == DeviceUse(used_mb=IDLE_MB)
+    assert host.use("another") is None
+
+
+def test_simulated_memory_is_that_of_living_processes(tmp_path: Path) -> None:
+    folder = registry(tmp_path / "attempts")
+    (tmp_path / "host.yaml").write_text("devices: simulated\n")
+    host = ThisHost(tmp_path, tmp_path / "attempts")
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        hold(folder, [2, 3], 40.0, sleeper.pid)
+        use = host.use(socket.gethostname())
+        assert use is not None
+        assert use[2] == DeviceUse(used_mb=IDLE_MB + 40960, held_mb=40960)
+        assert use[4].held_mb == 0
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    assert held_gib(folder, 2) == 0
+    assert held_gib(tmp_path / "absent", 2) == 0
+
+
+def test_the_driver_where_there_is_one(tmp_path: Path) -> None:
+    host = ThisHost(tmp_path, tmp_path / "attempts", program(tmp_path, "info-910b.txt", "map-910b.txt"))
+    (inventory,) = host.inventories()
+    assert (inventory.source, len(inventory.devices)) == ("npu-smi", 8)
+    use = host.use(inventory.host)
+    assert use is not None
+    assert use[2].used_mb == 30711
+
+
+def test_what_the_host_file_says(tmp_path: Path) -> None:
+    found = program(tmp_path, "info-910b.txt", "map-910b.txt")
+    (tmp_path / "host.yaml").write_text("devices: simulated\ncount: 4\ndies_per_card: 1\nchip: 910B\n")
+    (inventory,) = ThisHost(tmp_path, tmp_path / "attempts", found).inventories()
+    assert [(d.index, d.card, d.chip) for d in inventory.devices] == [(i, i, "910B") for i in range(4)]
+    (tmp_path / "host.yaml").write_text("devices: none\n")
+    (inventory,) = ThisHost(tmp_path, tmp_path / "attempts", found).inventories()
+    assert (inventory.devices, inventory.source) == ((), "none")
+
+
+def test_a_host_file_that_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "host.yaml").write_text("devices: gpu\ncount: 0\n")
+    with pytest.raises(InvalidRequest) as caught:
+        ThisHost(tmp_path, tmp_path / "attempts")
+    assert [problem.key for problem in caught.value.problems] == ["devices", "count"]
+
+
+@pytest.mark.skipif(find_program() is not None, reason="this host has real devices")
+def test_a_driver_that_is_asked_for_and_absent(tmp_path: Path) -> None:
+    (tmp_path / "host.yaml").write_text("devices: npu-smi\n")
+    with pytest.raises(InvalidRequest, match="there is none on this host"):
+        ThisHost(tmp_path, tmp_path / "attempts")
