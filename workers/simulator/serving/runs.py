@@ -123,7 +123,11 @@ class Runs:
         """Tokens that the sequences together have gained before each step."""
         if not self._drafts:
             return np.arange(steps, dtype=np.float64) * len(work.decoding)
-        found: Floats = np.array([s.acceptance.path(steps) for s in work.decoding], dtype=np.float64).sum(axis=0)
+        paths = [sequence.acceptance.path(steps) for sequence in work.decoding]
+        found = paths[0].astype(np.float64)
+        for path in paths[1:]:
+            found += path
+        found -= found[0]
         return found
 
     def _decode_times(self, decoding: int, context: int) -> _DecodeTimes:
