@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from autotune.domain.knobs import KnobValue
+from autotune.domain.learned_bounds import LearnedBound
 from autotune.domain.study import Study
 from autotune.domain.trial import Trial
 
@@ -34,6 +35,7 @@ class Overview(Answer):
     trials_total: int
     baseline_objective: float | None = None
     best: BestSoFar | None = None
+    learned: tuple[LearnedBound, ...] = ()
 
     @property
     def finished_trials(self) -> int:
