@@ -18,6 +18,7 @@ from autotune.domain.objective import METRICS
 from autotune.domain.space import SearchSpace, Severity
 from autotune.domain.template import PLACEHOLDERS
 from search_spaces.catalog import SpaceCatalog
+from workers.failures.signatures import catalogue
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -92,6 +93,14 @@ def test_every_failure_class_and_phase_is_explained(word: str) -> None:
 
 def test_no_failure_class_is_made_up() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", FAILURES, re.MULTILINE)) == {str(c) for c in FailureClass}
+
+
+def test_every_failure_class_has_its_page() -> None:
+    """Cause, consequence and retry policy stand as the catalogue has them."""
+    flat = " ".join(FAILURES.split())
+    for name, page in catalogue().classes.items():
+        about = flat.split(f"### {name} ")[1].split("###")[0]
+        assert all(text in about for text in (page.means, page.cause, page.does, f"`{page.retry}`")), name
 
 
 def test_every_placeholder_is_explained() -> None:

@@ -220,7 +220,7 @@ class _Attempt:
         finding = self._classify(None, role)
         if finding.signature is None and answer.readiness is Readiness.SILENT:
             finding = finding._replace(failure_class=FailureClass.HANG)
-        raise _Ended(self._failure(finding.failure_class, detail, finding.line))
+        raise _Ended(self._found(finding, detail))
 
     def _wait_load(self, load: LoadProcess, limit_s: float) -> None:
         """Until the load process has left the current phase, or has ended."""
@@ -232,7 +232,7 @@ class _Attempt:
             if time.monotonic() > deadline:
                 finding = self._classify(None)
                 summary = f"the {self._phase.replace('_', '-')} did not end within {limit_s:g} s"
-                raise _Ended(self._failure(finding.failure_class, summary, finding.line))
+                raise _Ended(self._found(finding, summary))
             time.sleep(TICK_S)
 
     def _check_requests(self, load: LoadProcess) -> None:
@@ -302,7 +302,7 @@ class _Attempt:
             self._told_role = role
             finding = self._classify(code, role)
             summary = f"{role} ended with {describe_exit(code)} in phase {self._phase}"
-            raise _Ended(self._failure(finding.failure_class, summary, finding.line, code))
+            raise _Ended(self._found(finding, summary, code))
 
     def _watch_closely(self) -> None:
         """As `_watch`, for a moment: broken connections show before the end of the server does."""
@@ -327,10 +327,10 @@ class _Attempt:
         texts = [self._files.log_text(role, self._ready_at.get(role, 0)) for role in ordered]
         device = self._files.device_log_text()
         if texts[1:]:
-            own = classify(self._phase, exit_code, "\n".join([texts[0], device]), self._engine)
+            own = classify(self._phase, exit_code, [texts[0], device], self._engine)
             if own.tells_cause:
                 return own
-        return classify(self._phase, exit_code, "\n".join([*texts, device]), self._engine)
+        return classify(self._phase, exit_code, [*texts, device], self._engine)
 
     def _unblamed(self, failure: Failure | None) -> Failure | None:
         """A candidate is not to blame where this host could not even have kept its log."""
@@ -349,6 +349,11 @@ class _Attempt:
             yield
         finally:
             self._durations[phase] = round(time.monotonic() - begun, 3)
+
+    def _found(self, finding: Finding, summary: str, exit_code: int | None = None) -> Failure:
+        """What the log told, with the numbers in it."""
+        told = self._failure(finding.failure_class, summary, finding.line, exit_code)
+        return told.model_copy(update={"values": finding.values})
 
     def _failure(
         self, failure_class: FailureClass, summary: str, line: str | None = None, exit_code: int | None = None

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from autotune.domain.failure import LogContext
 from autotune.domain.knobs import KnobValue
+from autotune.domain.learned_bounds import LearnedBound
 from autotune.domain.study import Study
 from autotune.domain.trial import Trial
 
@@ -37,6 +38,7 @@ class Overview(Answer):
     trials_total: int
     baseline_objective: float | None = None
     best: BestSoFar | None = None
+    learned: tuple[LearnedBound, ...] = ()
 
     @property
     def finished_trials(self) -> int:

@@ -57,6 +57,28 @@ def up(
     become_server(data, host, port, executor, slots)
 
 
+@app.command()
+def classify(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Logs of one launch, one a process.")],
+    engine: Annotated[str, typer.Option(help="The engine that wrote them, such as vllm-ascend.")],
+    phase: Annotated[str, typer.Option(help="How far it came: launch, ready, warm_up or load.")],
+    exit_code: Annotated[
+        int | None, typer.Option(help="Its exit code, negative for a signal; left out: it lives.")
+    ] = None,
+    asked: Annotated[
+        Path | None, typer.Option(help="Launch plan (JSON) or script: names the settings involved.")
+    ] = None,
+    oom_kills: Annotated[int | None, typer.Option(help="By how much the kernel's oom_kill counter rose.")] = None,
+    silent_for: Annotated[
+        float | None, typer.Option(help="Seconds without a new line, where that is too long.")
+    ] = None,
+) -> None:
+    """Say why a server failed, from its logs, as JSON. Needs no server of ours."""
+    from autotune.cli.failure_page import become_classifier
+
+    become_classifier(files, engine, phase, exit_code, asked, oom_kills, silent_for)
+
+
 @study_app.command("create")
 def study_create(
     file: StudyFile,

@@ -122,6 +122,7 @@ def _state_in_words(overview: Overview) -> str:
         ["objective", f"{spec.objective.metric}, baseline {figure(overview.baseline_objective)}"],
         ["budget", f"{spec.budget.trials} trials, {spec.budget.wall_time_s:g} s"],
         ["progress", f"{overview.finished_trials} trials finished, {summary(overview)}"],
+        ["learned", "; ".join(map(str, overview.learned)) or NOTHING],
         ["finding", study.finding or NOTHING],
     ]
     return table([f"study {study.id}", f"{spec.name}: {study.state}"], rows)

@@ -47,9 +47,40 @@ class FailureClass(StrEnum):
         return self not in {FailureClass.INFRASTRUCTURE, FailureClass.CLIENT_FAULT}
 
 
+class RetryPolicy(StrEnum):
+    """Whether another launch of the same configuration is worth its time; see `workers/failures/classes.yaml`."""
+
+    NEVER = "never"
+    ONCE = "once"
+    ELSEWHERE = "elsewhere"
+    REPAIR = "repair"
+
+
+class Bound(StrEnum):
+    """Which way a setting must go to come clear of a failure."""
+
+    AT_LEAST = "at_least"
+    AT_MOST = "at_most"
+
+
+class FailureValue(Value):
+    """A number that the engine named when it failed.
+
+    `setting` is the setting it speaks of, as it is written at launch (`HCCL_BUFFSIZE`, `--max-model-len`);
+    with a `bound` the number is the least or the most that the setting may have.
+    """
+
+    name: str
+    value: float
+    unit: str
+    setting: str | None = None
+    bound: Bound | None = None
+
+
 class Failure(Value):
     """A trial's end without a measurement. `log_tail` is the server's own text, capped and redacted.
 
+    `values` are the numbers that the deciding lines give.
     `signature` is the catalogue's name for what happened, or the control plane's own. `host` is where it was,
     for an attempt that was lost and so has no provenance.
     """
@@ -60,6 +91,7 @@ class Failure(Value):
     decisive_line: str | None = None
     exit_code: int | None = None
     log_tail: str = ""
+    values: tuple[FailureValue, ...] = ()
     signature: str | None = None
     host: str | None = None
 

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
+from autotune.domain.learned_bounds import LearnedBound
 from autotune.domain.study import Study
 from autotune.domain.trial import StudyPhase
 from autotune.domain.value import Value
@@ -22,13 +23,17 @@ class BestSoFar(Value):
 
 
 class StudyOverview(Value):
-    """A study with its progress. `counts` maps a trial state to its number of trials."""
+    """A study with its progress. `counts` maps a trial state to its number of trials.
+
+    `learned` are the bounds that failed trials taught; empty in a list of studies.
+    """
 
     study: Study
     counts: dict[str, int]
     trials_total: int
     baseline_objective: float | None
     best: BestSoFar | None
+    learned: tuple[LearnedBound, ...] = ()
 
 
 def overview(study: Study, trials: Sequence[TrialBrief]) -> StudyOverview:

@@ -12,6 +12,7 @@ from autotune.domain.failure import Failure, FailureClass, Phase
 from autotune.domain.job import Provenance, TrialJob, TrialOutcome
 from autotune.domain.knobs import KnobValue
 from autotune.domain.launch_plan import render
+from autotune.domain.learned_bounds import broken, fit, learned_bounds
 from autotune.domain.learned_limits import PhaseLimits, learned_limits
 from autotune.domain.measurement import Measurement
 from autotune.domain.objective import Verdict, judge
@@ -197,14 +198,23 @@ class StudyLoop:
                     self._exhausted = True
 
     def _propose(self) -> Trial | None:
+        """A candidate of the proposer, within the rules and within what failed trials taught."""
+        bounds = learned_bounds(self._space, self._trials.values())
         for _ in range(MAX_REFUSALS):
             values = self._proposer.ask()
             if values is None:
                 return None
+            fitted = fit(self._space, bounds, self._space.complete(values))
+            if fitted is None:
+                continue
             try:
-                settled = self._space.settle(self._space.complete(values), self._facts)
+                settled = self._space.settle(fitted.values, self._facts)
             except InvalidCandidate:
                 continue
+            if broken(bounds, settled.candidate.values):
+                continue
+            learned = tuple(str(b) for b in bounds if str(b) in fitted.repairs and b.knob in settled.candidate.values)
+            settled = settled.model_copy(update={"repairs": settled.repairs + learned})
             trial = self._commit(StudyPhase.SEARCH, "search", values, settled)
             self._proposer.pending(trial)
             return trial

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from autotune.domain.learned_bounds import learned_bounds
 from autotune.domain.recipe import Recipe
 from autotune.domain.study import Study, StudySpec, StudyState
+from autotune.domain.trial import TrialState
 from autotune.engine.overview import StudyOverview, overview
-from autotune.engine.ports import Clock, Page, SpaceSource, StudyStore, TemplateSource
+from autotune.engine.ports import Clock, Page, SpaceSource, StudyStore, TemplateSource, TrialFilter
 from autotune.engine.recipe_book import build_recipe
 from autotune.engine.tailoring import tailor
 from autotune.errors import InvalidStudy, Problem
@@ -39,7 +41,11 @@ class StudyService:
     def overview(self, study_id: int) -> StudyOverview:
         """Raises NotFound."""
         study = self._store.study(study_id)
-        return overview(study, self._store.briefs([study_id]).get(study_id, ()))
+        seen = overview(study, self._store.briefs([study_id]).get(study_id, ()))
+        failed = self._store.trials(study_id, TrialFilter(state=TrialState.FAILED)).items
+        if not failed:
+            return seen
+        return seen.model_copy(update={"learned": learned_bounds(self._store.space_of(study_id), failed)})
 
     def overviews(self, state: StudyState | None = None, offset: int = 0, limit: int = 100) -> Page[StudyOverview]:
         """Newest first."""

@@ -121,9 +121,9 @@ def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
 
 
 def test_every_command_but_up_speaks_json() -> None:
-    # `up` becomes the server process; it has nothing to tell before that.
+    # `up` becomes the server process; it has nothing to tell before that. `classify` speaks nothing but JSON.
     without = [name for name, command in _commands(typer.main.get_command(app)) if "json" not in _options(command)]
-    assert without == ["up"]
+    assert without == ["up", "classify"]
 
 
 def _commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -178,10 +178,13 @@ def test_watch_ends_in_order_when_interrupted(api: FakeApi) -> None:
         [*PROGRAM, "watch", "3", "--url", api.url], env=environment(), stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
-        assert "1 of at most 20 trials" in process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        assert "the study goes on; `autotune watch 3` follows it again" in process.stderr.read()
-        assert process.wait(30) == 130
+        try:
+            assert "1 of at most 20 trials" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            assert "the study goes on; `autotune watch 3` follows it again" in process.stderr.read()
+            assert process.wait(30) == 130
+        finally:
+            process.kill()
 
 
 def test_watch_draws_a_bar_on_a_terminal(api: FakeApi) -> None:
@@ -325,11 +328,14 @@ def test_demo_ends_its_server_when_it_is_ended(place: Path, number: signal.Signa
         text=True,
     ) as process:
         assert process.stderr is not None
-        while "of at most" not in (news := process.stderr.readline()):
-            assert news
-        process.send_signal(number)
-        process.stderr.read()
-        assert process.wait(60) == code
+        try:
+            while "of at most" not in (news := process.stderr.readline()):
+                assert news
+            process.send_signal(number)
+            process.stderr.read()
+            assert process.wait(60) == code
+        finally:
+            process.kill()
     data = place / "out" / "data"
     pid = json.loads((data / "run" / "up.json").read_text())["pid"]
     assert (data / "ended").exists()

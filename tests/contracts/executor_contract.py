@@ -84,7 +84,10 @@ class ExecutorContract(ABC):
         return runner is not None and runner.is_running and bool(self.processes(job))
 
     def let_end(self, job: TrialJob) -> None:
-        (self.files(job).folder / "go").touch()
+        """Its worker may not even have begun: workers start in any order."""
+        folder = self.files(job).folder
+        assert eventually(folder.is_dir), f"{job.uid} never began"
+        (folder / "go").touch()
 
     # --- outcomes ---------------------------------------------------------------------------
 

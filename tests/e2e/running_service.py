@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -52,12 +53,15 @@ class RunningService:
         self.client = httpx.Client(base_url=self.url, timeout=20, trust_env=False)
 
     def pid(self, name: str) -> int:
-        """The process id of `api` or `dispatcher` now: `up` starts them again when they die."""
-        for child in psutil.Process(self.process.pid).children():
-            if child.status() == psutil.STATUS_ZOMBIE:
-                continue
-            if any(word == f"api.{name}" or (word == "api.app" and name == "api") for word in child.cmdline()):
-                return child.pid
+        """The process id of `api` or `dispatcher`, once it runs: `up` starts them again when they die."""
+        give_up = time.monotonic() + 30
+        while time.monotonic() < give_up:
+            for child in psutil.Process(self.process.pid).children():
+                with contextlib.suppress(psutil.Error):  # it ends while we look at it
+                    words = child.cmdline()
+                    if f"api.{name}" in words or (name == "api" and "api.app" in words):
+                        return child.pid
+            time.sleep(0.1)
         raise AssertionError(f"no {name} runs")
 
     def create(self, **changes: Any) -> int:
@@ -109,6 +113,14 @@ class RunningService:
             if "AUTOTUNE_ATTEMPT" in env and any(str(self.data) in value for value in env.values()):
                 found.append(process.pid)
         return found
+
+    @staticmethod
+    def alive(process: psutil.Process) -> bool:
+        """Whether it still runs; a zombie does not."""
+        try:
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
 
     def stop(self) -> float:
         """SIGTERM; gives the seconds until everything had ended."""

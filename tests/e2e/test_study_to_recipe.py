@@ -101,7 +101,7 @@ def test_stopping_leaves_nothing_even_with_a_browser_connected(tmp_path: Path) -
             assert events.status_code == 200
             assert service.stop() < 10
         assert service.server_processes() == []
-        assert [p for p in tree if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
+        assert [process for process in tree if service.alive(process)] == []
     # Stopped in the middle, the study goes on where it was.
     with running(tmp_path / "data") as service:
         assert service.wait_until_finished(study_id)["state"] == "done"

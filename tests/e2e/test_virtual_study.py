@@ -18,7 +18,7 @@ LOAD: dict[str, Any] = {
 }
 
 
-def test_a_study_on_virtual_time_finds_what_a_study_on_the_wall_clock_would_need_hours_for(tmp_path: Path) -> None:
+def test_a_study_on_virtual_time_finds_what_a_study_on_the_wall_clock_would_need_an_hour_for(tmp_path: Path) -> None:
     with running(tmp_path / "data", executor="virtual") as service:
         study_id = service.create(
             workload=LOAD, budget={"trials": 24, "wall_time_s": 600}, confirmation={"finalists": 1, "rounds": 3}
@@ -31,11 +31,11 @@ def test_a_study_on_virtual_time_finds_what_a_study_on_the_wall_clock_would_need
         log = service.client.get(f"/api/v1/studies/{study_id}/trials/0/log")
     assert {trial["phase"] for trial in trials} == {"gate", "recipes", "search", "confirm"}
     assert {trial["state"] for trial in trials} <= {"measured", "failed"}
-    assert sum(trial["state"] == "measured" for trial in trials) >= 10
+    assert sum(trial["state"] == "measured" for trial in trials) >= 8
     for trial in trials:
         assert trial["provenance"]["virtual_time"]
         assert trial["attempt"] == 1
-    assert sum(sum(trial["durations_s"].values()) for trial in trials) > 3600
+    assert sum(sum(trial["durations_s"].values()) for trial in trials) > 1200
     recipe = json.loads(to_json(Recipe.model_validate(result)))
     assert (recipe["confirmed"], recipe["simulated"]) == (True, True)
     assert recipe["gain_pct"]["c1"]["low"] > 20  # drafts alone give that much

@@ -60,7 +60,9 @@ class Records:
         told = self.rows("SELECT kind, study_id, trial_number, data FROM event WHERE trial_number IS NOT NULL")
         finished = Counter((study, number) for kind, study, number, _ in told if kind == "trial_finished")
         started = Counter(
-            (study, number, json.loads(data)["attempt"]) for kind, study, number, data in told if kind == "trial_started"
+            (study, number, json.loads(data)["attempt"])
+            for kind, study, number, data in told
+            if kind == "trial_started"
         )
         at_once = self.rows(
             "SELECT a.uid FROM attempt a JOIN attempt b ON a.trial_id = b.trial_id AND a.attempt < b.attempt"

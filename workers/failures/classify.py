@@ -1,38 +1,34 @@
-"""From phase, exit code and log to a failure class and the line that decided."""
+"""From phase, exit code and logs to a failure class, the line that decided, and what it tells beside."""
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from autotune.domain.failure import FailureClass, Phase
-from workers.failures.signatures import Signature, catalogue
+from autotune.domain.failure import FailureClass, FailureValue, Phase, RetryPolicy
+from workers.failures.evidence import LONGEST_LINE, Evidence, without_prefix
+from workers.failures.signatures import catalogue
 
-LONGEST_LINE = 2000  # in characters; what decides stands at the beginning of a line
 LONGEST_DECISIVE = 500
+VALUE_LINES = 4  # a number may stand in the deciding line or in the few below it
 
-# What stands in these lines is no evidence: reports, access logs, metrics, and settings echoed at start.
-_NOISE = re.compile(
-    r"^\s*(\([^)]{1,60}\)\s*)*(\d{4}-\d\d-\d\d[ T][\d:.,+Z]+\s+)?\[?(INFO|DEBUG|TRACE)\b"
-    r"|\b(INFO|DEBUG) \d\d-\d\d \d\d:\d\d"
-    r"|\[(INFO|DEBUG)\]|^\d+\.\d\d\.\d{3}\.\d{3} [ID] "
-    r"|^# (HELP|TYPE) |^(vllm|sglang|llamacpp):\w+"
-    r'|"(GET|POST|HEAD|OPTIONS|PUT|DELETE) /\S* HTTP/'
-    r"|non-default args:|with config:|server_args=|\bNamespace\("
-)
 _ERROR = re.compile(r"^.*\b(?!Warning)[A-Z]\w*(Error|Exception)\b(: .*|$)|^.*\b(error|fatal|panic)\b: .*", re.MULTILINE)
-# A check of the configuration that the catalogue does not know by its words.
+# A check of the configuration that the catalogue does not know by its words: whatever it is before weights are
+# read; afterwards what the engine says in words of its own. Python's own words tell of a bug.
 _REJECTION = re.compile(
     r"^.*\b(ValueError|TypeError|AssertionError|NotImplementedError|ValidationError)\b(:|$).*", re.M
 )
-_USAGE = re.compile(r"^(usage: .*|.{0,80}\berror: .*)", re.MULTILINE | re.IGNORECASE)
-
-# `(Worker pid=7) ERROR 11-30 10:12:22 [core.py:708] ` differs in every launch; what follows does not.
-_PREFIX = re.compile(
-    r"^(\([^)]{1,60}\)\s*)*([A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\]\s*|\d+\.\d\d\.\d{3}\.\d{3} [A-Z] )?"
+_LATE_REJECTION = re.compile(r"^.*\b(ValueError|NotImplementedError|ValidationError)\b: .*", re.M)
+_PYTHONS_OWN = re.compile(
+    r"values to unpack|invalid literal for|could not convert|is not in list|list\.remove|empty (sequence|range)"
+    r"|cannot (reshape|convert)|math domain|I/O operation"
 )
+_BUG = re.compile(
+    r"\b(Attribute|Key|Index|Type|Name|UnboundLocal|Assertion|Value|ZeroDivision|NotImplemented|Recursion)Error\b(:|$)"
+)
+_USAGE = re.compile(r"^(usage: .*|.{0,80}\berror: .*)", re.MULTILINE | re.IGNORECASE)
 
 _BEFORE_READY = frozenset({Phase.PLACE, Phase.LAUNCH, Phase.READY})
 _WHEN_ALIVE = {  # what it is that a deadline passed in this phase
@@ -49,46 +45,78 @@ class Finding(NamedTuple):
     """`line` is None where no line of the log decided, `signature` where none of the catalogue matched.
 
     The line comes without the logger's prefix, so that the same failure reads the same in each launch.
+    `policy` is set where it differs from the class's.
     """
 
     failure_class: FailureClass
     line: str | None = None
     signature: str | None = None
+    values: tuple[FailureValue, ...] = ()
+    policy: RetryPolicy | None = None
 
     @property
     def tells_cause(self) -> bool:
         """Whether the catalogue knows what happened, and not only that something did."""
-        return any(s.name == self.signature and not s.weak for s in catalogue().signatures)
+        known = catalogue().signature(self.signature)
+        return known is not None and not known.weak
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """Whether another launch of the same configuration is worth its time."""
+        return self.policy or catalogue().classes[self.failure_class].retry
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Names of settings that are often to blame for such a failure, as they are written at launch."""
+        known = catalogue().signature(self.signature)
+        named = [value.setting for value in self.values if value.setting]
+        page = catalogue().classes[self.failure_class].settings
+        return tuple(dict.fromkeys([*named, *(known.settings if known and known.settings else page)]))
 
 
-def classify(phase: Phase, exit_code: int | None, log_text: str, engine: str) -> Finding:
+def classify(
+    phase: Phase,
+    exit_code: int | None,
+    logs: str | Sequence[str],
+    engine: str,
+    *,
+    oom_kills: int | None = None,
+    silence_s: float | None = None,
+) -> Finding:
     """Total and pure: any text and any code give a class.
 
-    `exit_code` is the server's, negative or above 128 for a signal, None while it still runs. `log_text` is
-    what it wrote in this phase and before; after readiness, only what it wrote since.
+    `exit_code` is the server's, negative or above 128 for a signal, None while it still runs. `logs` are what
+    its processes wrote in this phase and before; after readiness, only what they wrote since. `oom_kills`
+    says by how much the kernel's counter rose meanwhile; `silence_s` is given where a limit on the time
+    without a new line was passed.
     """
     ready = phase not in _BEFORE_READY
-    text = "\n".join(_evidence(log_text))
-    if found := _first(text, engine, ready, weak=False):
-        return found
-    if exit_code == 2 and not ready and (usage := _USAGE.findall(text)):
-        return Finding(FailureClass.INVALID_CONFIG, _cut(usage[-1]))
-    weak = _first(text, engine, ready, weak=True)
-    lines = (match.group(0) for match in _ERROR.finditer(text))
-    error = next((_cut(line) for line in lines if not _is_weak(line, engine, ready)), None)
-    if not ready and exit_code != 0 and (rejected := _REJECTION.search(text)):
-        line = rejected.group(0)
-        if not _is_weak(line, engine, ready):
-            return Finding(FailureClass.INVALID_CONFIG, _cut(line))
     number = _signal(exit_code)
+    asked_to_end = exit_code == 0 or number in _FROM_OUTSIDE
+    evidence = Evidence([logs] if isinstance(logs, str) else logs, asked_to_end=asked_to_end)
+    if found := _first(evidence, engine, ready, weak=False):
+        return found
+    if exit_code == 2 and not ready and (usage := _USAGE.findall(evidence.text)):
+        return Finding(FailureClass.INVALID_CONFIG, _cut(usage[-1]))
+    if oom_kills and (number is signal.SIGKILL or exit_code not in {None, 0}):
+        return Finding(FailureClass.HOST_OUT_OF_MEMORY, f"the kernel's oom_kill counter rose by {oom_kills}")
+    weak = _first(evidence, engine, ready, weak=True)
+    if not ready and exit_code != 0 and (rejected := _rejection(evidence, engine)):
+        return Finding(FailureClass.INVALID_CONFIG, rejected)
+    lines = (match.group(0) for match in _ERROR.finditer(evidence.text))
+    error = next((_cut(line) for line in lines if not _is_weak(line, engine, ready)), None)
     if number in _FROM_OUTSIDE and error is None and weak is None:
         return Finding(FailureClass.INFRASTRUCTURE, f"the server was ended by {number.name} from outside")
+    bug = RetryPolicy.NEVER if error and _BUG.search(error) else None
     if weak is not None:
         # The wrapper points at a root cause that the catalogue does not know: show that line instead.
-        return weak._replace(line=error) if error else weak
+        policy = bug if weak.failure_class is FailureClass.CRASH else weak.policy
+        return weak._replace(line=error, policy=policy) if error else weak
     if exit_code is None:
-        return Finding(_WHEN_ALIVE.get(phase, FailureClass.INFRASTRUCTURE), error)
-    return Finding(FailureClass.CRASH, error or (f"the server was ended by {number.name}" if number else None))
+        silent = FailureClass.HANG if silence_s is not None else None
+        return Finding(silent or _WHEN_ALIVE.get(phase, FailureClass.INFRASTRUCTURE), error)
+    ended = f"the server was ended by {number.name}" if number else None
+    return Finding(FailureClass.CRASH, error or ended, policy=bug)
 
 
 def describe_exit(exit_code: int) -> str:
@@ -97,28 +125,30 @@ def describe_exit(exit_code: int) -> str:
     return number.name if number else f"exit code {exit_code}"
 
 
-def _lines(log_text: str) -> Iterator[str]:
-    return (line[:LONGEST_LINE] for line in re.split(r"[\r\n]+", log_text) if line.strip())
-
-
-def _evidence(log_text: str) -> Iterator[str]:
-    return (line for line in _lines(log_text) if not _NOISE.search(line))
-
-
-def _first(text: str, engine: str, ready: bool, weak: bool) -> Finding | None:
-    for signature in catalogue().signatures:
-        if signature.weak == weak and signature.applies(engine, ready) and (match := signature.search(text)):
+def _first(evidence: Evidence, engine: str, ready: bool, weak: bool) -> Finding | None:
+    for signature in catalogue().looked_for(engine, ready, weak=weak):
+        text = evidence.reports if signature.in_reports else evidence.text
+        if match := signature.search(text):
             start = text.rfind("\n", 0, match.start()) + 1
-            end = text.find("\n", match.start())
-            return Finding(signature.failure_class, _cut(text[start : end if end >= 0 else None]), signature.name)
+            lines = text[start : start + VALUE_LINES * LONGEST_LINE].split("\n")[:VALUE_LINES]
+            values = signature.read_values("\n".join(lines))
+            return Finding(signature.failure_class, _cut(lines[0]), signature.name, values, signature.retry)
+    return None
+
+
+def _rejection(evidence: Evidence, engine: str) -> str | None:
+    """The line of a check of the configuration that the catalogue does not know."""
+    early = _REJECTION.search(evidence.before_weights)
+    if early and not _is_weak(early.group(0), engine, ready=False):
+        return _cut(early.group(0))
+    late = _LATE_REJECTION.search(evidence.after_weights)
+    if late and not _PYTHONS_OWN.search(late.group(0)) and not _is_weak(late.group(0), engine, ready=False):
+        return _cut(late.group(0))
     return None
 
 
 def _is_weak(line: str, engine: str, ready: bool) -> bool:
-    def tells(signature: Signature) -> bool:
-        return signature.weak and signature.applies(engine, ready) and signature.search(line) is not None
-
-    return any(tells(signature) for signature in catalogue().signatures)
+    return any(s.search(line) is not None for s in catalogue().looked_for(engine, ready, weak=True))
 
 
 def _signal(exit_code: int | None) -> signal.Signals | None:
@@ -130,5 +160,4 @@ def _signal(exit_code: int | None) -> signal.Signals | None:
 
 
 def _cut(line: str) -> str:
-    text = line.strip()
-    return (_PREFIX.sub("", text) or text)[:LONGEST_DECISIVE]
+    return without_prefix(line)[:LONGEST_DECISIVE]

@@ -12,7 +12,7 @@ network stand in the system file.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from workers.simulator.model.collectives import collectives_ms
 from workers.simulator.model.experts import experts_ms, router_ms
@@ -30,6 +30,8 @@ from workers.simulator.model.weights import floor_ms, weight_bytes, weights_ms
 CACHE_MISS_MS = 27.0
 CACHE_MISS_SHARE = 0.0024  # of steps, with the default limit of 10000 entries
 
+MOST_KNOWN = 4096  # sums that are kept
+
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
@@ -38,6 +40,7 @@ class CostModel:
     system: System
     config: ServingConfig
     data_set: str = "random"
+    _known: dict[tuple[int, ...], float] = field(default_factory=dict, compare=False, repr=False)
 
     def step_ms(self, shape: StepShape) -> float:
         """Mean time of a step of this shape; with drafts a decode step is a whole cycle."""
@@ -91,7 +94,7 @@ class CostModel:
 
     def _mixed_ms(self, shape: StepShape) -> float:
         """A step that computes prompt tokens too. Under full decode graphs such a step runs eagerly."""
-        time = prompt_ms(self.system, self.config, shape.prompt_tokens, shape.attended_tokens)
+        time = self._prompts_ms(shape.prompt_tokens, shape.attended_tokens)
         if shape.decoding:
             tokens = shape.decoding * (1 + self.config.draft_tokens)
             time += self._captured_ms(shape.decoding, tokens, tokens, shape.context_tokens)
@@ -101,8 +104,20 @@ class CostModel:
         return time + self.cache_miss_ms()
 
     def _captured_ms(self, sequences: int, tokens: int, size: int, context_tokens: int) -> float:
-        parts = self._device_parts(sequences, tokens, size, context_tokens)
-        return math.fsum(parts.values()) + host_ms(self.config, sequences)
+        """All causes; those that do not depend on the context are summed once for a size."""
+        key = (sequences, tokens, size)
+        if (rest := self._known.get(key)) is None:
+            rest = math.fsum(self._device_parts(sequences, tokens, size, 0).values()) + host_ms(self.config, sequences)
+            self._known[key] = rest
+        return rest + attention_ms(self.system, self.config, context_tokens)
+
+    def _prompts_ms(self, tokens: int, attended: int) -> float:
+        key = (tokens, attended)
+        if (time := self._known.get(key)) is None:
+            if len(self._known) > MOST_KNOWN:
+                self._known.clear()
+            time = self._known[key] = prompt_ms(self.system, self.config, tokens, attended)
+        return time
 
     def _device_parts(self, sequences: int, tokens: int, size: int, context_tokens: int) -> dict[str, float]:
         system, config = self.system, self.config

@@ -7,12 +7,17 @@ drafts of a cycle hold is one draw, so that a launch with fewer drafts takes the
 from __future__ import annotations
 
 import random
-from bisect import bisect_left, bisect_right
 from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
 
 from workers.simulator.model.cost_model import CostModel
 
-AHEAD = 64  # cycles that are drawn at once
+Counts = NDArray[np.int64]
+
+AHEAD = 192  # cycles that are drawn at once: those of 512 tokens with four drafts
+_BYTES = 8  # of a draw
 
 
 def taken_chances(model: CostModel) -> tuple[float, ...]:
@@ -25,39 +30,42 @@ def taken_chances(model: CostModel) -> tuple[float, ...]:
 class Acceptance:
     """The cycles of one request, in order. A cycle yields one token and its drafts as far as they are taken."""
 
-    __slots__ = ("_at", "_dice", "_seed", "_totals")
+    __slots__ = ("_at", "_dice", "_end", "_goal", "_seed", "_totals")
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._dice: random.Random | None = None
-        self._totals = [0]  # tokens after so many cycles
+        self._totals: Counts = np.zeros(1, dtype=np.int64)  # tokens after so many cycles
         self._at = 0  # cycles behind us
+        self._goal = self._end = 0  # tokens that were asked for last, and the cycle that yields them
 
     def accepted(self, chances: tuple[float, ...]) -> int:
         """One cycle: how many of its drafts are taken."""
         self._draw(self._at + 1, chances)
         self._at += 1
-        return self._totals[self._at] - self._totals[self._at - 1] - 1
+        return int(self._totals[self._at] - self._totals[self._at - 1]) - 1
 
     def cycles(self, tokens: int, chances: tuple[float, ...]) -> int:
         """How many of the next cycles it takes to yield so many tokens."""
         if not chances:
             return tokens
-        goal = self._totals[self._at] + tokens
-        while self._totals[-1] < goal:
-            self._draw(len(self._totals), chances)
-        return bisect_left(self._totals, goal, self._at) - self._at
+        goal = int(self._totals[self._at]) + tokens
+        if goal != self._goal or self._end < self._at:
+            while self._totals[-1] < goal:
+                self._draw(len(self._totals), chances)
+            self._goal, self._end = goal, int(self._totals.searchsorted(goal))
+        return self._end - self._at
 
-    def path(self, cycles: int) -> list[int]:
-        """Tokens that the next cycles have yielded before each of them begins. They must have been drawn."""
-        start = self._totals[self._at]
-        return [total - start for total in self._totals[self._at : self._at + cycles]]
+    def path(self, cycles: int) -> Counts:
+        """Tokens of the request before each of the next cycles, a view. They must have been drawn."""
+        totals: Counts = self._totals[self._at : self._at + cycles]
+        return totals
 
     def advance(self, cycles: int) -> tuple[int, int]:
         """Leave so many drawn cycles behind: the tokens of all of them, and of the last."""
         totals, start = self._totals, self._totals[self._at]
         self._at += cycles
-        return totals[self._at] - start, totals[self._at] - totals[self._at - 1]
+        return int(totals[self._at] - start), int(totals[self._at] - totals[self._at - 1])
 
     def _draw(self, cycles: int, chances: tuple[float, ...]) -> None:
         """Draw at least so many cycles, counted from the first."""
@@ -66,6 +74,8 @@ class Acceptance:
             return
         if self._dice is None:
             self._dice = random.Random(self._seed)  # noqa: S311 - reproducible by design, nothing here is a secret
-        draw, most = self._dice.random, 1 + len(chances)
-        yields = [most - bisect_right(chances, draw()) for _ in range(max(missing, AHEAD))]
-        self._totals += accumulate(yields, initial=self._totals.pop())
+        count = max(missing, AHEAD)
+        draws = np.frombuffer(self._dice.randbytes(_BYTES * count), dtype="<u8") * 2.0**-64
+        yields: Counts = 1 + len(chances) - np.array(chances).searchsorted(draws, side="right")
+        yields[0] += self._totals[-1]
+        self._totals = np.concatenate((self._totals, yields.cumsum()))

@@ -31,7 +31,8 @@ OUTLIER_SHARE = 1 / 5000
 OUTLIER_TIMES = 5.0  # of a step's mean
 OUTLIER_MOST_MS = 100.0  # a long prompt step is not made five times as long
 COLD = ((0.25, 20.0), (0.02, 400.0))  # excess of the first step, and how many steps it takes to fall to 1/e
-WARM_AFTER = 6000  # steps; what is left of the excess is below 1e-8
+WARM_AFTER = 4000  # steps; what is left of the excess is below 1e-6
+STRAIGHT_S = 4.0  # within so long the drift bends by less than 2e-5 of a step
 BLOCK = 1024  # draws at once
 
 
@@ -113,14 +114,12 @@ class Noise:
         part = slice(self._next - self._first, self._next - self._first + count)
         extra = np.minimum((OUTLIER_TIMES - 1) * means, OUTLIER_MOST_MS)
         times = (means - model.cache_miss_ms() - OUTLIER_SHARE * extra) * self._spread[part]
-        times += np.where(self._outlier[part], extra, 0.0)
-        times += np.where(self._missing[part] < model.cache_miss_share, CACHE_MISS_MS, 0.0)
-        begins = np.concatenate(([0.0], np.cumsum(means[:-1]))) / 1e3 * self.launch_factor
-        begins += self._busy_s if start_s is None else start_s
-        level = 1.0 + sum(
-            amplitude * np.sin(2 * math.pi * begins / period + phase)
-            for (amplitude, period), phase in zip(DRIFT, self._phases, strict=True)
-        )
+        outlier = self._outlier[part]
+        if outlier.any():
+            times[outlier] += extra[outlier]
+        if model.cache_miss_share:
+            times[self._missing[part] < model.cache_miss_share] += CACHE_MISS_MS
+        level = self._drift(means, self._busy_s if start_s is None else start_s)
         if self._next < WARM_AFTER:
             numbers = np.arange(self._next, self._next + count)
             level *= 1.0 + sum(excess * np.exp(-numbers / steps) for excess, steps in COLD)
@@ -134,6 +133,27 @@ class Noise:
         if self._on:
             self._next -= len(unused_ms)
             self._busy_s -= float(unused_ms.sum()) / 1e3
+
+    def _drift(self, means: NDArray[np.float64], start_s: float) -> NDArray[np.float64]:
+        """The level at the begin of each step: straight within a run that is short against the periods."""
+        begins = np.cumsum(means)
+        begins -= means
+        begins *= self.launch_factor / 1e3
+        length_s = float(begins[-1])
+        if length_s > STRAIGHT_S:
+            begins += start_s
+            level: NDArray[np.float64] = np.ones(len(begins))
+            for (amplitude, period), phase in zip(DRIFT, self._phases, strict=True):
+                level += amplitude * np.sin(2 * math.pi * begins / period + phase)
+            return level
+        first, last = (
+            1.0 + sum(self._swing(number, at_s) for number in range(len(DRIFT)))
+            for at_s in (start_s, start_s + length_s)
+        )
+        if length_s > 0:
+            begins *= (last - first) / length_s
+        begins += first
+        return begins
 
     def _swing(self, number: int, at_s: float) -> float:
         amplitude, period = DRIFT[number]

@@ -60,7 +60,7 @@ class Runs:
             return None
         steps = self._steps(works, most_steps)
         if steps > 1 and until_ms < math.inf:  # do not draw what is out of reach
-            steps = min(steps, max(int(until_ms / self._means(works, 1)[0] * 1.1), 0) + 2)
+            steps = min(steps, max(int(until_ms / self._least_ms(works) * 1.1), 0) + 2)
         if steps <= 1:
             step = self._batcher.priced(works)
             return Run(step.decoding, np.array([step.duration_ms]), step)
@@ -119,11 +119,19 @@ class Runs:
         assert slowest is not None, "a rank has work"
         return slowest
 
+    def _least_ms(self, works: list[Work]) -> float:
+        """No step of these sequences has a lower mean: that of an empty context."""
+        return max(self._decode_times(len(work.decoding), 0).least for work in works if work.decoding)
+
     def _growth(self, work: Work, steps: int) -> Floats:
         """Tokens that the sequences together have gained before each step."""
         if not self._drafts:
             return np.arange(steps, dtype=np.float64) * len(work.decoding)
-        found: Floats = np.array([s.acceptance.path(steps) for s in work.decoding], dtype=np.float64).sum(axis=0)
+        paths = [sequence.acceptance.path(steps) for sequence in work.decoding]
+        found = paths[0].astype(np.float64)
+        for path in paths[1:]:
+            found += path
+        found -= found[0]
         return found
 
     def _decode_times(self, decoding: int, context: int) -> _DecodeTimes:
@@ -146,6 +154,7 @@ class _DecodeTimes:
         knots = [(0, first), *self._between(0, first, top, last), (top, last)]
         self._contexts = np.array([context for context, _ in knots], dtype=np.float64)
         self._values = np.array([value for _, value in knots])
+        self.least = float(self._values.min())
 
     def at(self, contexts: Floats) -> Floats:
         found: Floats = np.interp(contexts, self._contexts, self._values)

@@ -171,9 +171,10 @@ class _Trial:
         except Silent as error:
             self._told_role = role
             finding = self._classify(None, role)
-            failure_class = finding.failure_class if finding.signature else FailureClass.HANG
+            if finding.signature is None:
+                finding = finding._replace(failure_class=FailureClass.HANG)
             summary = f"no new line in the log for {stall_s:g} s"
-            raise _Ended(self._failure(failure_class, summary, finding.line)) from error
+            raise _Ended(self._found(finding, summary)) from error
         finally:  # roles start side by side
             self._durations[Phase.READY] = max(self._durations[Phase.READY], round(machine.waited_s, 3))
         boot.narrator.listening(boot.host, boot.port)
@@ -218,7 +219,7 @@ class _Trial:
             finding = self._classify(None)
             if finding.signature is not None:
                 summary = f"{broken.summary}: {broken.commonest}"
-                raise _Ended(self._failure(finding.failure_class, summary, finding.line))
+                raise _Ended(self._found(finding, summary))
             raise _Ended(self._failure(FailureClass.REQUEST_ERRORS, broken.summary, broken.commonest))
         return levels
 
@@ -231,7 +232,7 @@ class _Trial:
         except LoadTooLong as error:
             finding = self._classify(None)
             summary = f"the {self._phase.replace('_', '-')} did not end within {limit_s:g} s"
-            raise _Ended(self._failure(finding.failure_class, summary, finding.line)) from error
+            raise _Ended(self._found(finding, summary)) from error
         finally:
             self._durations[self._phase] = round(load.now_s - begun_s, 3)
 
@@ -255,15 +256,20 @@ class _Trial:
         self._told_role = role
         finding = self._classify(code, role)
         summary = f"{role} ended with {describe_exit(code)} in phase {self._phase}"
-        return _Ended(self._failure(finding.failure_class, summary, finding.line, code))
+        return _Ended(self._found(finding, summary, code))
 
     def _classify(self, exit_code: int | None, first_role: str = SERVER) -> Finding:
         """From everything that was written since the servers became ready, or since the start."""
         ordered = sorted(self._logs, key=lambda role: role != first_role)
         texts = [self._text(role)[self._ready_at.get(role, 0) :] for role in ordered]
-        finding = classify(self._phase, exit_code, "\n".join(texts), self._engine)
+        finding = classify(self._phase, exit_code, texts, self._engine)
         self._signature = finding.signature
         return finding
+
+    def _found(self, finding: Finding, summary: str, exit_code: int | None = None) -> Failure:
+        """What the log told, with the numbers in it."""
+        told = self._failure(finding.failure_class, summary, finding.line, exit_code)
+        return told.model_copy(update={"values": finding.values})
 
     def _failure(
         self, failure_class: FailureClass, summary: str, line: str | None = None, exit_code: int | None = None
