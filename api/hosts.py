@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path
 
 from api.errors import declared
 from api.parts import Given
-from autotune.domain.device import Device, Quarantine
+from autotune.domain.device import HEALTHY, Device, Inventory, Quarantine
 from autotune.domain.value import Value
 
 router = APIRouter(prefix="/api/v1/hosts", tags=["hosts"])
@@ -24,47 +24,70 @@ class LeaseLine(Value):
 
 
 class QuarantineLine(Value):
-    """Why a device gets no trial, and since when."""
+    """Why a device gets no trial, since when, and the attempt that had it last."""
 
     reason: str
     since: datetime
+    attempt: str | None = None
 
 
 class DeviceLine(Device):
-    """A device with its lease and its quarantine, where it has one."""
+    """A device with its lease and its quarantine, where it has one.
 
+    `held`: its memory is in use, and not by an attempt. `free`: it may be leased now.
+    """
+
+    held: bool = False
+    free: bool
     lease: LeaseLine | None = None
     quarantine: QuarantineLine | None = None
 
 
 class HostLine(Value):
-    """The devices of one host, as the dispatcher last found them; `source` says who counted them."""
+    """The devices of one host, as the dispatcher last found them; `source` says who counted them.
+
+    `problem`: why it could not be asked; nothing is leased there meanwhile. `settle_s`: how long the memory of an
+    attempt that is over is waited for.
+    """
 
     host: str
     source: str
+    problem: str | None
+    settle_s: float
     devices: tuple[DeviceLine, ...]
 
 
 @router.get("", responses=declared())
 def listing(parts: Given) -> list[HostLine]:
-    """Hosts with their devices; none before the first trial that takes a device."""
+    """Hosts with their devices; none before a dispatcher has looked."""
     leases = {
         (lease.host, lease.device): LeaseLine(attempt=lease.attempt, since=lease.since, ended_at=lease.ended_at)
         for lease in parts.store.device_leases()
     }
-    aside = {(q.host, q.device): QuarantineLine(reason=q.reason, since=q.since) for q in parts.store.quarantines()}
+    aside = {
+        (q.host, q.device): QuarantineLine(reason=q.reason, since=q.since, attempt=q.attempt)
+        for q in parts.store.quarantines()
+    }
+
+    def line(found: Inventory, device: Device) -> DeviceLine:
+        key = (found.host, device.index)
+        held = device.index in found.held
+        usable = found.problem is None and device.health == HEALTHY and not held
+        return DeviceLine(
+            **dict(device),
+            held=held,
+            free=usable and key not in leases and key not in aside,
+            lease=leases.get(key),
+            quarantine=aside.get(key),
+        )
+
     return [
         HostLine(
             host=found.host,
             source=found.source,
-            devices=tuple(
-                DeviceLine(
-                    **dict(device),
-                    lease=leases.get((found.host, device.index)),
-                    quarantine=aside.get((found.host, device.index)),
-                )
-                for device in found.devices
-            ),
+            problem=found.problem,
+            settle_s=found.settle_s,
+            devices=tuple(line(found, device) for device in found.devices),
         )
         for found in parts.store.inventories()
     ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 
 from autotune.domain.candidate import Candidate
-from autotune.domain.failure import FailureClass, LogContext, Phase, in_context
+from autotune.domain.failure import Failure, FailureClass, LogContext, Phase, RetryPolicy, in_context
 from autotune.domain.knobs import KnobValue
 from autotune.domain.measurement import Quantiles, Trust
 from autotune.domain.retry import Policy, policy, policy_of_attempt
@@ -15,6 +16,9 @@ from autotune.domain.template import LaunchTemplate
 from autotune.domain.trial import LOST, Attempt, StudyPhase, Trial, TrialState
 from autotune.domain.value import Value
 from autotune.engine.overview import StudyOverview
+from workers.failures.asked import asked_settings
+from workers.failures.page import Setting, involved
+from workers.failures.signatures import catalogue
 
 Changes = dict[str, tuple[KnobValue, KnobValue]]
 """Knob to (the baseline's value, this candidate's); null stands for unset."""
@@ -92,15 +96,30 @@ class AttemptLine(Value):
     policy: Policy | None
 
 
+class FailureAbout(Value):
+    """What the catalogue knows of a failure: what it means, where it usually comes from, which settings are involved.
+
+    `settings` are those of this launch that the message names or that are often to blame. `retry` says whether
+    another launch is worth it.
+    """
+
+    means: str
+    cause: str
+    settings: tuple[Setting, ...]
+    retry: RetryPolicy
+
+
 class TrialDetail(Trial):
     """A trial with its difference from the baseline and every launch of it.
 
-    `context` is the decisive line with its neighbours in the log, `policy` what the study does about the failure.
+    `context` is the decisive line with its neighbours in the log, `about` what is known of such a failure, `policy`
+    what the study does about it.
     """
 
     changes: Changes
     attempts: tuple[AttemptLine, ...]
     context: LogContext | None
+    about: FailureAbout | None
     policy: Policy | None
 
 
@@ -187,7 +206,21 @@ def trial_detail(trial: Trial, baseline: Candidate, attempts: Sequence[Attempt])
         changes=baseline.difference(trial.candidate),
         attempts=tuple(map(_attempt_line, attempts)),
         context=None if failure is None else in_context(failure, trial.log_tail or failure.log_tail),
+        about=None if failure is None else _about(failure, trial),
         policy=policy(trial),
+    )
+
+
+def _about(failure: Failure, trial: Trial) -> FailureAbout:
+    page = catalogue().classes[failure.failure_class]
+    asked = asked_settings(trial.plan.model_dump_json())
+    for role in trial.provenance.roles.values() if trial.provenance else ():
+        asked |= asked_settings(json.dumps(role.argv)) | role.env
+    return FailureAbout(
+        means=page.means,
+        cause=page.cause,
+        settings=involved(failure, asked),
+        retry=failure.retry or page.retry,
     )
 
 

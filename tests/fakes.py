@@ -83,6 +83,9 @@ class ScriptedExecutor:
     def hosts(self) -> Sequence[str]:
         return self.host_names
 
+    def hosts_with_room(self) -> Sequence[str]:
+        return self.host_names if self.capacity() else ()
+
     def submit(self, job: TrialJob) -> None:
         with self._lock:
             if not self.available:

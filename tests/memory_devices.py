@@ -8,6 +8,7 @@ from datetime import datetime
 
 from autotune.domain.device import DeviceLease, Inventory, Placement, Quarantine
 from autotune.errors import Conflict, NotFound
+from autotune.storage.event_data import EventKind
 
 
 class InMemoryDevices:
@@ -18,6 +19,10 @@ class InMemoryDevices:
         self._leased: dict[tuple[str, int], DeviceLease] = {}
         self._aside: dict[tuple[str, int], Quarantine] = {}
         self._found: dict[str, Inventory] = {}
+
+    def tell_of_device(self, kind: EventKind, quarantine: Quarantine) -> None:
+        """An event of the study whose attempt had the device; for the rest of the store."""
+        raise NotImplementedError
 
     def take(self, placement: Placement, uid: str, now: datetime) -> None:
         with self._held:
@@ -49,7 +54,9 @@ class InMemoryDevices:
             key = (quarantine.host, quarantine.device)
             if key in self._leased and self._leased[key].ended_at is not None:
                 del self._leased[key]
-            self._aside.setdefault(key, quarantine)
+            if key not in self._aside:
+                self._aside[key] = quarantine
+                self.tell_of_device(EventKind.DEVICE_QUARANTINED, quarantine)
 
     def quarantines(self) -> Sequence[Quarantine]:
         with self._held:
@@ -59,7 +66,9 @@ class InMemoryDevices:
         with self._held:
             if (host, device) not in self._aside:
                 raise NotFound(f"device {device} of host {host} is not in quarantine")
-            return self._aside.pop((host, device))
+            lifted = self._aside.pop((host, device))
+            self.tell_of_device(EventKind.DEVICE_RELEASED, lifted)
+            return lifted
 
     def put_inventory(self, inventory: Inventory) -> None:
         with self._held:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from autotune.domain.device import Placement
+from autotune.domain.device import Placement, Quarantine
 from autotune.domain.failure import Failure
 from autotune.domain.job import TrialOutcome
 from autotune.domain.objective import Verdict
@@ -17,7 +17,7 @@ from autotune.domain.study import Study, StudySpec, StudyState
 from autotune.domain.trial import LOST, Attempt, NewTrial, StudyPhase, Trial, TrialState, attempt_of, may_become
 from autotune.engine.ports import ANY_TRIAL, Event, Page, TrialBrief, TrialFilter
 from autotune.errors import Conflict, InvalidRequest, NotFound, TrialAlreadyFinished
-from autotune.storage.event_data import EventKind, study_data, trial_data
+from autotune.storage.event_data import EventKind, device_data, study_data, trial_data
 from tests.memory_devices import InMemoryDevices
 
 
@@ -244,6 +244,12 @@ class InMemoryStudyStore(InMemoryDevices):
         kept = self._attempts[trial.study_id, trial.number]
         self.end(kept[-1].uid, self._now())
         kept[-1] = kept[-1].model_copy(update={"ended": ended, "ended_at": self._now(), "failure": lost})
+
+    def tell_of_device(self, kind: EventKind, quarantine: Quarantine) -> None:
+        with self._lock:
+            for (study_id, number), kept in self._attempts.items():
+                if quarantine.attempt in {attempt.uid for attempt in kept}:
+                    self._tell(kind, study_id, number, device_data(quarantine))
 
     def _put_study(self, study: Study, kind: EventKind) -> Study:
         self._studies[study.id] = study

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workers.attempt_files import AttemptFiles
-from workers.marked_processes import marked
+from workers.container_end import may_have_containers
+from workers.marked_processes import cgroup_of, marked
 from workers.sweep import LIMIT_S as SWEEP_S
 from workers.sweep import sweep
 
@@ -30,7 +31,10 @@ def end_attempt(attempts_root: Path, uid: str) -> list[int]:
 
     Takes at most `LIMIT_S`.
     """
-    root = AttemptFiles(attempts_root, uid).root_text
-    if wait_until(lambda: not marked(root, uid), SUPERVISOR_S):
+    files = AttemptFiles(attempts_root, uid)
+    over = wait_until(lambda: not marked(files.root_text, uid), SUPERVISOR_S)
+    if over and not may_have_containers(files.folder):
+        if (group := cgroup_of(files.root_text, uid)) is not None:  # whoever made it was killed
+            group.remove()
         return []
     return sorted(sweep(attempts_root, uid))

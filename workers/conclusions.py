@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from autotune.domain.effective import EffectiveConfig
-from autotune.domain.job import LaunchedRole, Provenance
+from autotune.domain.job import Provenance
 from autotune.domain.knobs import SERVER
 from autotune.domain.measurement import Measurement, RequestSample, Trust, summarise
 from autotune.domain.template import LaunchTemplate
@@ -45,9 +45,13 @@ def provenance(
 ) -> Provenance:
     """Where and with what an attempt runs, with secrets masked."""
     roles = {
-        name: LaunchedRole(
-            argv=tuple(redact(word, secrets) for word in command.launched.argv),
-            env=redact_environment(command.launched.env, secrets),
+        name: command.launched.model_copy(
+            update={
+                "argv": tuple(redact(word, secrets) for word in command.launched.argv),
+                "env": redact_environment(command.launched.env, secrets),
+                "run": tuple(redact(word, secrets) for word in command.launched.run),
+                "client_env": redact_environment(command.launched.client_env, secrets),
+            }
         )
         for name, command in commands.items()
     }

@@ -136,6 +136,13 @@ def role_devices(job: TrialJob, template: LaunchTemplate) -> dict[str, str]:
     return {name: own.get(name, "") for name in template.roles}
 
 
+def counted_devices(template: LaunchTemplate, numbers: str) -> str:
+    """The devices of a role as its server counts them: in a container that sees no others, from 0."""
+    if template.container is None or not template.container.renumber_devices or not numbers:
+        return numbers
+    return ",".join(map(str, range(numbers.count(",") + 1)))
+
+
 def _refusal(name: str, value: str) -> Problem | None:
     key = f"env.{name}"
     if not _NAME.fullmatch(name):

@@ -69,10 +69,17 @@ def model_path(template: LaunchTemplate, model: str) -> str:
 
 
 def library_path(template: LaunchTemplate, library: str) -> Path:
-    """The library's absolute path. Raises InvalidTemplate when it is not there: `ld.so` would only warn."""
+    """The library's absolute path as the server sees it.
+
+    Raises InvalidTemplate when it is not there: `ld.so` would only warn. What lies in an image is not looked at.
+    """
     text = template.libraries[library]
     path = _in_package(text) if text.startswith(PACKAGE_SCHEME) else Path(text)
-    if not path.is_absolute() or not path.is_file() or any(c in str(path) for c in ": \n"):
+    looked_at: Path | None = path
+    if template.container is not None:
+        of_host = template.container.of_host(text)
+        looked_at = None if of_host is None else Path(of_host)
+    if not path.is_absolute() or (looked_at and not looked_at.is_file()) or any(c in str(path) for c in ": \n"):
         problem = Problem(key=f"libraries.{library}", message=f"{path} is no file with a usable absolute path")
         raise InvalidTemplate(f"template {template.name}: library {library} cannot be loaded", [problem])
     return path

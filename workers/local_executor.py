@@ -81,6 +81,9 @@ class LocalExecutor:
     def hosts(self) -> Sequence[str]:
         return (socket.gethostname(),)
 
+    def hosts_with_room(self) -> Sequence[str]:
+        return self.hosts() if self.capacity() else ()
+
     def submit(self, job: TrialJob) -> None:
         with self._lock:
             if job.uid in self._flights:

@@ -1,6 +1,6 @@
 """Find and end the processes of an attempt, whatever became of their parents. Standard library only.
 
-Three marks tell that a process belongs to an attempt:
+Four marks tell that a process belongs to an attempt:
 
 * its start environment holds `AUTOTUNE_ATTEMPT=<uid>` and `AUTOTUNE_ATTEMPTS_ROOT=<folder>`;
 * it has no terminal and its working directory lies inside the attempt's folder. Programs that write their
@@ -8,7 +8,8 @@ Three marks tell that a process belongs to an attempt:
   person who looks into the folder has a terminal;
 * its limit on file locks is a number drawn from the attempt's name. The kernel has not enforced this limit since
   Linux 2.4.25, every child inherits it, and no program has a reason to touch it: a process that took another
-  environment and another folder still has it.
+  environment and another folder still has it;
+* it is in the attempt's control group, on hosts that grant one (`workers.attempt_cgroup`).
 
 All survive `setsid`, double forks and the death of every ancestor.
 """
@@ -24,6 +25,8 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from pathlib import Path
 from typing import NamedTuple
+
+from workers.attempt_cgroup import AttemptCgroup, find_cgroup, make_cgroup, names_in
 
 ATTEMPT_VARIABLE = "AUTOTUNE_ATTEMPT"
 ROOT_VARIABLE = "AUTOTUNE_ATTEMPTS_ROOT"
@@ -79,8 +82,22 @@ def mark_descendants(root: str, uid: str) -> None:
         resource.setrlimit(_RLIMIT_LOCKS, (number, number))
 
 
+def cgroup_of(root: str, uid: str, *, make: bool = False) -> AttemptCgroup | None:
+    """The attempt's control group, the fourth mark; None where there is none, or can be none."""
+    name = f"{_number(root, uid):x}"  # short, and safe as the name of a folder
+    return make_cgroup(name) if make else find_cgroup(name)
+
+
+def _number_named(name: str) -> int:
+    """-1 for a group that somebody else called as we do."""
+    try:
+        return int(name, 16)
+    except ValueError:
+        return -1
+
+
 def _numbers(root: str, uid: str | None) -> dict[int, str]:
-    """What the third mark would be, for one attempt or all that have a folder."""
+    """What the third mark would be, and the name of the fourth, for one attempt or all that have a folder."""
     if uid is not None:
         return {_number(root, uid): uid}
     try:
@@ -102,6 +119,9 @@ def _attempt_of(pid: int, root: str, numbers: Mapping[int, str]) -> str | None:
         return named
     process = _PROC / str(pid)
     try:
+        for name in names_in((process / "cgroup").read_text("utf-8", "replace")):
+            if (named := numbers.get(_number_named(name))) is not None:
+                return named
         entries = (process / "environ").read_bytes().split(b"\0")
         if f"{ROOT_VARIABLE}={root}".encode() in entries:
             mark = f"{ATTEMPT_VARIABLE}=".encode()
@@ -165,3 +185,14 @@ def end_all(find: Callable[[], Set[int]], limit_s: float, wait: Callable[[float]
             return left
         wait(0.02)
     return set()
+
+
+def end_marked(root: str, uid: str, keep: Set[int], limit_s: float) -> set[int]:
+    """SIGKILL every process of the attempt, except those in `keep`; returns what is left when `limit_s` is over."""
+    group = cgroup_of(root, uid)
+    if group is not None:
+        group.kill()
+    left = end_all(lambda: marked(root, uid).keys() - keep, limit_s)
+    if group is not None:
+        group.remove()
+    return left

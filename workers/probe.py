@@ -51,13 +51,16 @@ def wait_ready(
     is_dead: Callable[[], bool],
     log_size: Callable[[], int],
     overdue: Callable[[], str | None] = lambda: None,
+    may_be_silent: Callable[[], bool] = lambda: False,
+    api_key: str | None = None,
 ) -> Answer:
     """Until `health_path` answers 200 and `/v1/models` lists `model`, or until there is no more hope.
 
     `is_dead`, `log_size` and `overdue`, which names a part of the start that takes too long, are called every 50 ms,
     also while a request hangs. A server whose health is good but that serves another model is reported as FOREIGN:
     another trial's server sits on the port. Each question has a connection of its own, and before a server counts
-    as ready it is asked over several: a second one that listens on the same port is noticed.
+    as ready it is asked over several: a second one that listens on the same port is noticed. The limit on silence
+    does not count while the log `may_be_silent`.
     """
     started = time.monotonic()
     size, size_since = log_size(), started
@@ -70,6 +73,7 @@ def wait_ready(
         follow_redirects=False,
         timeout=httpx.Timeout(_ANSWER_S, connect=1.0),
         limits=httpx.Limits(max_keepalive_connections=0),
+        headers={} if api_key is None else {"authorization": f"Bearer {api_key}"},
     )
     pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="probe")
     try:
@@ -93,6 +97,8 @@ def wait_ready(
                 return Answer(Readiness.LATE, f"not ready after {ready_s:g} s: {detail}")
             if (late := overdue()) is not None:
                 return Answer(Readiness.LATE, f"{late}: {detail}")
+            if may_be_silent():
+                size_since = now
             if now - size_since > stall_s:
                 return Answer(Readiness.SILENT, f"no new line in the log for {stall_s:g} s: {detail}")
             time.sleep(TICK_S)

@@ -1,4 +1,4 @@
-"""Attempts as Ray actors: the only module that imports Ray.
+"""Attempts as Ray actors. This module and `ray_places` are the only ones that import Ray.
 
 One named, detached actor per attempt. Creating it is the submission, since its constructor starts the
 attempt: Ray refuses a second actor of that name, never restarts one, and keeps it when the dispatcher dies.
@@ -13,15 +13,15 @@ from __future__ import annotations
 import json
 import os
 import pkgutil
-import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -41,18 +41,18 @@ os.environ["RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"] = "1"
 import ray
 from ray.exceptions import ActorAlreadyExistsError, RayError
 from ray.util import list_named_actors
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, NodeLabelSchedulingStrategy, NotIn
 
+from workers.ray_places import begin_on, hosts_with_room, named, placing, reason, run_on
+
+T = TypeVar("T")
 RUN_ATTEMPT = "workers.attempt:run_attempt"
 
 PLACEMENT_S = 120.0  # an actor that no node takes stays pending for ever without a word
 LEFTOVER_S = 10.0  # a dispatcher adopts before it asks for capacity, and its store knows what runs
 WAITING = "waiting"  # the actor's threads for calls that wait for the outcome
 _CONNECT_S = 2.0
-_NODE_LABEL = "ray.io/node-id"  # Ray gives it to every node
 _QUESTION_S = 2.0  # an idle actor answers in 2 ms
 _POLL_S = 0.5
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class AttemptActor:
@@ -107,11 +107,12 @@ def _run_here(job: TrialJob, root: Path, templates_dir: Path, expected_version: 
 
 @dataclass
 class _Flight:
-    """One attempt that is not acknowledged yet. `placed` and `ended` are the actor's pending answers."""
+    """One unacknowledged attempt. `placed`, `ended`: pending answers of the actor; once it is `lost`, of its node."""
 
     actor: Any
     placed: Any = None
     ended: Any = None
+    lost: Exception | None = None
     node: str | None = None
     host: str | None = None
     since: float = field(default_factory=time.monotonic)
@@ -167,6 +168,24 @@ class RayExecutor:
         with self._cluster():
             return sorted({node["NodeManagerHostname"] for node in self._nodes()})
 
+    def hosts_with_room(self) -> Sequence[str]:
+        if self.capacity() == 0:
+            return ()
+        with self._lock, self._cluster():
+            taken = Counter(flight.host for flight in self._flights.values() if flight.outcome is None)
+            return hosts_with_room(self._nodes(), self._slots_resource, taken)
+
+    def on_host(self, host: str, function: Callable[..., T], *arguments: Any, timeout_s: float) -> T:
+        """What an importable function gives when it is called on that host, which may be any node's name or id.
+
+        Raises Unavailable when the host is not in the cluster, does not answer in time, or the function raises.
+        """
+        with self._cluster():
+            nodes = named(self._nodes(), (host,))
+            if not nodes:
+                raise Unavailable(f"host {host} is not in the cluster")
+            return run_on(nodes[0], function, *arguments, timeout_s=timeout_s)
+
     def submit(self, job: TrialJob) -> None:
         with self._lock:
             if job.uid in self._flights:
@@ -178,6 +197,7 @@ class RayExecutor:
                     raise Unavailable("all slots of the cluster are taken")
                 actor = self._create(job)
             self._watch(job.uid, actor)
+            self._flights[job.uid].host = job.host
 
     def adopt(self, job: TrialJob) -> bool:
         with self._lock:
@@ -254,7 +274,7 @@ class RayExecutor:
             socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
             yield
         except (RayError, OSError, RuntimeError, ValueError) as error:
-            raise Unavailable(f"the Ray cluster at {self._address} does not answer: {_reason(error)}") from error
+            raise Unavailable(f"the Ray cluster at {self._address} does not answer: {reason(error)}") from error
 
     def _find(self, uid: str) -> Any | None:
         with suppress(ValueError):  # Ray's word for a name that nobody has
@@ -265,6 +285,8 @@ class RayExecutor:
         # A group of its own for waiting calls: those of dead dispatchers must not keep the quick ones from being
         # answered. Ray's types leave the argument out.
         actor_class = cast(Any, ray).remote(concurrency_groups={WAITING: 4})(AttemptActor)
+        with self._cluster():
+            where = placing(job, self._nodes())
         options = actor_class.options(
             name=job.uid,
             namespace=self._namespace,
@@ -274,7 +296,7 @@ class RayExecutor:
             num_cpus=0,
             resources={self._slots_resource: 1},
             max_concurrency=4,
-            **self._placing(job),
+            **where,
         )
         places = str(self._root), str(self._templates)
         try:
@@ -289,18 +311,6 @@ class RayExecutor:
                 if actor is not None:
                     self._kill(actor)
             raise
-
-    def _placing(self, job: TrialJob) -> dict[str, Any]:
-        """Options that keep off the hosts where the trial was lost, by name or Ray's id, where another is free."""
-        if not job.avoid_hosts:
-            return {}
-        with self._cluster():
-            names = [(node["NodeID"], node["NodeManagerHostname"]) for node in self._nodes()]
-        avoided = [node for node, host in names if {node, host} & set(job.avoid_hosts)]
-        if not avoided:
-            return {}
-        elsewhere = cast(Any, NotIn)(*avoided)
-        return {"scheduling_strategy": NodeLabelSchedulingStrategy(hard={}, soft={_NODE_LABEL: elsewhere})}
 
     def _nodes(self) -> list[dict[str, Any]]:
         """The living nodes that take attempts."""
@@ -325,9 +335,9 @@ class RayExecutor:
             ended = set(ray.wait(refs, num_returns=len(refs), timeout=0)[0])
         for uid, flight in flights.items():
             self._note_place(flight)
-            if flight.ended in ended:
+            if flight.ended in ended or (flight.lost and time.monotonic() - flight.since > LIMIT_S):
                 flight.outcome = self._fetch(uid, flight)
-            elif flight.node is None and time.monotonic() - flight.since > self._placement_s:
+            elif flight.node is None and not flight.lost and time.monotonic() - flight.since > self._placement_s:
                 self._kill(flight.actor)
                 text = f"no node took the attempt within {self._placement_s:.0f} s"
                 flight.outcome = lost_without_folder(uid, Phase.PLACE, text)
@@ -337,14 +347,24 @@ class RayExecutor:
             with suppress(RayError):  # its outcome will tell
                 flight.node, _, flight.host = ray.get(flight.placed).partition(" ")
 
-    def _fetch(self, uid: str, flight: _Flight) -> TrialOutcome:
+    def _fetch(self, uid: str, flight: _Flight) -> TrialOutcome | None:
+        """None when the worker was lost just now: the outcome comes once nothing of the attempt is left."""
+        left = None
         try:
-            return TrialOutcome.model_validate_json(ray.get(flight.ended))
+            if flight.lost is None:
+                return TrialOutcome.model_validate_json(ray.get(flight.ended))
+            left = ray.get(flight.ended, timeout=0)
         except (RayError, ValidationError) as error:
-            self._kill(flight.actor)  # one that is only out of reach must not go on beside its successor
-            phase = Phase.PLACE if flight.node is None else Phase.LAUNCH
-            summary = f"the worker was lost: {_reason(error)}"
-            return self._spooled(uid) or lost_without_folder(uid, phase, summary, flight.host)
+            if flight.lost is None:
+                self._kill(flight.actor)  # one that is only out of reach must not go on beside its successor
+                flight.lost, flight.since = error, time.monotonic()
+                if flight.node is not None and self._spooled(uid) is None:
+                    with self._cluster():
+                        flight.ended = begin_on(flight.node, end_attempt, self._root, uid)
+                    return None
+        phase = Phase.PLACE if flight.node is None else Phase.LAUNCH
+        summary = f"the worker was lost: {reason(flight.lost)}" + (f"; processes {left} do not end" if left else "")
+        return self._spooled(uid) or lost_without_folder(uid, phase, summary, flight.host)
 
     def _spooled(self, uid: str) -> TrialOutcome | None:
         """What the attempt wrote before its actor ended, where that was on this host."""
@@ -358,14 +378,8 @@ class RayExecutor:
 
     def _make_sure(self, uid: str, node: str) -> None:
         """Wait on the attempt's node until nothing of it is left; in vain when the node has gone."""
-        options: dict[str, Any] = {
-            "num_cpus": 0,
-            "max_retries": 0,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
-        }
-        with suppress(RayError, Unavailable), self._cluster():
-            left = ray.remote(end_attempt).options(**options).remote(self._root, uid)
-            ray.get(left, timeout=LIMIT_S)
+        with suppress(Unavailable), self._cluster():
+            run_on(node, end_attempt, self._root, uid, timeout_s=LIMIT_S)
 
     def _others(self) -> int:
         """How many actors hold a slot and are not ours; those that ended and that nobody adopts are released.
@@ -384,9 +398,3 @@ class RayExecutor:
                     self._kill(actor)
                     del self._strangers[name]
         return len(self._strangers)
-
-
-def _reason(error: Exception) -> str:
-    """The sentence of Ray's page-long messages that says why: the last one."""
-    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"

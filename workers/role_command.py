@@ -14,6 +14,7 @@ from workers.attempt_files import AttemptFiles
 from workers.environment import (
     base_environment,
     cache_environment,
+    counted_devices,
     role_devices,
     role_environment,
     simulation_environment,
@@ -59,8 +60,14 @@ def role_commands(
     commands = {}
     for name, role in template.roles.items():
         plan = job.plan.roles.get(name, RolePlan())
-        own = kept | {"devices": open_devices[name]} | _stack(template, name, plan.stack)
-        here = {"devices": devices[name], "host": host, "port": str(ports[name]), "trial_dir": str(files.folder)}
+        stack = _stack(template, name, plan.stack)
+        own = kept | {"devices": counted_devices(template, open_devices[name])} | stack
+        here = {
+            "devices": counted_devices(template, devices[name]),
+            "host": host,
+            "port": str(ports[name]),
+            "trial_dir": str(files.folder),
+        }
         places = own | role_ports(ports) | here
         shown = role_environment(template, role, plan, own)
         commands[name] = RoleCommand(
@@ -69,14 +76,18 @@ def role_commands(
             | cache_environment(template, files)
             | simulation_environment(job, template, files)
             | role_environment(template, role, plan, places),
-            launched=LaunchedRole(argv=(*(fill(word, own) for word in role.argv), *plan.argv), env=shown),
+            launched=LaunchedRole(
+                argv=(*(fill(word, own) for word in role.argv), *plan.argv),
+                env=shown,
+                image=fill(template.container.image, stack) if template.container is not None else None,
+            ),
         )
     return commands
 
 
 def _stack(template: LaunchTemplate, role: str, chosen: str | None) -> dict[str, str]:
     """What fills `{stack}`: the plan's choice, else the template's default."""
-    takes = template.roles[role].takes_stack
+    takes = template.takes_stack(role)
     if chosen is None and not takes:
         return {}
     name = template.default_stack if chosen is None else chosen

@@ -20,7 +20,12 @@ _JOINED = re.compile(rf"^({'|'.join(NAMING_FLAGS)})=\{{model\}}$")
 
 
 def served_name(template: LaunchTemplate, job: TrialJob) -> str:
-    """What requests call the model: the attempt's own name where the template lets one be given."""
+    """What requests call the model: the attempt's own name where the template lets one be given.
+
+    A server that runs already has the name that the template gives for the model.
+    """
+    if template.attach is not None:
+        return template.models.get(job.deployment.model, job.deployment.model)
     if any(_places(role) for role in template.roles.values()):
         return _own_name(job)
     return job.deployment.model

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from workers.attempt_files import AttemptFiles
 from workers.environment import program_environment
-from workers.marked_processes import end_all, marked
+from workers.marked_processes import end_marked, marked
 from workers.role_command import RoleCommand
 from workers.supervisor import KILL_S
 
@@ -36,6 +36,7 @@ class ServerTree:
         self._left: list[int] | None = None
         self.pids: dict[str, int] = {}
         self.exits: dict[str, int] = {}
+        self.oom_kills: int | None = None  # by the kernel's counter, when the last server ended
         spec = {
             "uid": files.uid,
             "root": files.root_text,
@@ -100,15 +101,12 @@ class ServerTree:
         self._reports.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
-
-        def others() -> set[int]:
-            return marked(self._files.root_text, self._files.uid).keys() - {os.getpid()}
-
+        root, ours = self._files.root_text, {os.getpid()}
         for _ in range(20):  # the supervisor needs a moment to exit after its last report
-            if not others():
+            if not marked(root, self._files.uid).keys() - ours:
                 break
             time.sleep(0.01)
-        return end_all(others, KILL_S)
+        return end_marked(root, self._files.uid, ours, KILL_S)
 
     def _read(self) -> None:
         while not self._reports_ended:
@@ -127,8 +125,8 @@ class ServerTree:
         match report:
             case {"event": "started", "role": str(role), "pid": int(pid)}:
                 self.pids[role] = pid
-            case {"event": "exited", "role": str(role), "code": int(code)}:
-                self.exits[role] = code
+            case {"event": "exited", "role": str(role), "code": int(code), "oom_kills": int(kills)}:
+                self.exits[role], self.oom_kills = code, kills
             case {"event": "stopped", "left": list(left)}:
                 self._left = left
 

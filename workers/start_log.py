@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import Field
 
-from autotune.domain.learned_limits import CAPTURE, WEIGHTS
+from autotune.domain.learned_limits import CAPTURE, COMPILE, WEIGHTS
 from autotune.domain.template import Deadlines
 from autotune.domain.value import Value
 
@@ -131,6 +131,10 @@ class StartLogs:
                     whose = "" if len(self._logs) == 1 else f" of {role}"
                     return f"{part}{whose} not over after {limit:g} s"
         return None
+
+    def compiles(self, role: str) -> bool:
+        """Whether the role's engine is compiling, by its log as far as it was read."""
+        return COMPILE in self._logs[role].open_for_s()
 
     def durations_s(self) -> dict[str, float]:
         """Of each part that is over, that of the slowest role; reads what is new."""

@@ -8,14 +8,17 @@ It forks itself away into a session of its own, so that nothing that ends its wo
 worker's children, reaches it. As a child subreaper it inherits every orphan below it. It reports JSON lines
 on stdout:
 
-    {"event": "started", "role", "pid"}      {"event": "exited", "role", "code"}     {"event": "stopped", "left": [...]}
+    {"event": "started", "role", "pid"}      {"event": "exited", "role", "code", "oom_kills"}
+    {"event": "stopped", "left": [...]}
 
-`code` is negative for a signal. Each role runs in its own session, in the attempt's folder, with the given
+`code` is negative for a signal, `oom_kills` is by how much the kernel's counter of kills for memory rose since the
+start. Each role runs in its own session, in the attempt's folder, with the given
 environment and nothing else, and writes to `<role>.log`.
 
 The line `stop`, the end of stdin (the worker died) and SIGTERM end the attempt: SIGTERM to every server's
-process group, then, after `stop_s` (1 s when the worker died), SIGKILL to every descendant and to every
-process that carries the attempt's mark. `left` lists what even that could not end.
+process group, then, after `stop_s` (1 s when the worker died), SIGKILL to the attempt's control group where there
+is one, to every descendant and to every process that carries the attempt's mark. `left` lists what even that could
+not end.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ from pathlib import Path
 from typing import Any
 
 from workers.capped_log import CappedLog
-from workers.marked_processes import descendants, end_all, mark_descendants, marked
+from workers.container_end import end_containers
+from workers.marked_processes import cgroup_of, descendants, end_all, mark_descendants, marked
 
 ORPHANED_STOP_S = 1.0  # nobody waits for a result any more: the devices come first
 AFTER_LEADERS_S = 1.0  # once the servers themselves have ended, what is left of them gets this long
@@ -76,6 +80,7 @@ class Supervisor:
         self._roles: dict[int, _Role] = {}
         self._stop_s: float | None = None
         self._oom_kills = _kernel_oom_kills()
+        self._cgroup = cgroup_of(spec["root"], spec["uid"], make=True)
         self._selector = selectors.DefaultSelector()
         wake_read, self._wake = os.pipe()
         os.set_blocking(wake_read, False)
@@ -102,9 +107,12 @@ class Supervisor:
         secrets = [secret.encode() for secret in self._spec["secrets"]]
         log = CappedLog(self._folder / f"{name}.log", secrets)
         output, server_end = os.pipe()
+        supervisor = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _become(argv, env, self._folder, server_end)
+            if self._cgroup is not None:
+                self._cgroup.join()
+            _become(argv, env, self._folder, server_end, supervisor)
         os.close(server_end)
         os.set_blocking(output, False)
         role = _Role(name, pid, output, log)
@@ -146,14 +154,8 @@ class Supervisor:
             code = os.waitstatus_to_exitcode(status)
             role.drain()
             if self._stop_s is None and code < 0:
-                role.log.write(self._last_words(role.name, -code).encode())
-            _report(event="exited", role=role.name, code=code)
-
-    def _last_words(self, name: str, number: int) -> str:
-        words = f"\n[autotune] {name} was ended by {signal.Signals(number).name}"
-        if number == signal.SIGKILL and _kernel_oom_kills() > self._oom_kills:
-            words += "; the kernel's oom_kill counter rose meanwhile"
-        return words + "\n"
+                role.log.write(f"\n[autotune] {role.name} was ended by {signal.Signals(-code).name}\n".encode())
+            _report(event="exited", role=role.name, code=code, oom_kills=_kernel_oom_kills() - self._oom_kills)
 
     def _end(self, begun: float) -> None:
         for role in self._roles.values():
@@ -167,8 +169,13 @@ class Supervisor:
             if now - begun > self._stop_s or (leaders_gone is not None and now - leaders_gone > AFTER_LEADERS_S):
                 break
             self._pump(0.05)
+        if self._cgroup is not None:
+            self._cgroup.kill()
         left = end_all(self._left, KILL_S, self._pump)
+        end_containers(self._folder, KILL_S)  # they are no descendants; the worker, or a sweep, asks again
         self._pump(0.0)
+        if self._cgroup is not None:
+            self._cgroup.remove()
         _report(event="stopped", left=sorted(left))
 
     def _left(self) -> set[int]:
@@ -176,7 +183,7 @@ class Supervisor:
         return descendants(os.getpid()) | (marked(self._spec["root"], self._spec["uid"]).keys() - strangers)
 
 
-def _become(argv: list[str], env: dict[str, str], folder: Path, output: int) -> None:
+def _become(argv: list[str], env: dict[str, str], folder: Path, output: int, supervisor: int) -> None:
     """In the new child: turn into the server. Never returns."""
     try:
         signal.set_wakeup_fd(-1)
@@ -186,6 +193,8 @@ def _become(argv: list[str], env: dict[str, str], folder: Path, output: int) -> 
         os.setsid()
         os.chdir(folder)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != supervisor:  # it died before the line above: nothing would tell us
+            os._exit(127)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)

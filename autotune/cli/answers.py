@@ -95,6 +95,21 @@ class PolicyLine(Answer):
     sentence: str
 
 
+class InvolvedSetting(Answer):
+    """A setting that may be to blame; `asked` is its value at this launch."""
+
+    name: str
+    asked: str | None = None
+
+
+class FailureAbout(Answer):
+    """What is known of such a failure."""
+
+    means: str
+    cause: str
+    settings: tuple[InvolvedSetting, ...] = ()
+
+
 class TrialDetail(Trial):
     """The whole trial."""
 
@@ -103,6 +118,7 @@ class TrialDetail(Trial):
     changes: Changes = {}
     attempts: tuple[AttemptLine, ...] = ()
     context: LogContext | None = None
+    about: FailureAbout | None = None
     policy: PolicyLine | None = None
 
 

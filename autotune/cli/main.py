@@ -272,11 +272,13 @@ def hosts(context: typer.Context, url: Url = DEFAULT_URL, json: Json = False) ->
 @hosts_app.command("release")
 def hosts_release(
     host: Annotated[str, typer.Argument(metavar="HOST", help="The host's name.")],
-    device: Annotated[int, typer.Argument(metavar="DEVICE", min=0, help="The device's number.")],
+    device: Annotated[
+        int | None, typer.Argument(metavar="[DEVICE]", min=0, help="The device's number; without it, all of the host.")
+    ] = None,
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
-    """Lift the quarantine of a device: it may get trials again."""
+    """Lift the quarantine of a device, or of all devices of a host: they may get trials again."""
     from autotune.cli.hosts import release
 
     release(url, host, device, as_json=json)

@@ -6,7 +6,7 @@ import shlex
 
 import typer
 
-from autotune.cli.answers import TrialDetail, TrialLine
+from autotune.cli.answers import FailureAbout, TrialDetail, TrialLine
 from autotune.cli.client import Client
 from autotune.cli.tables import NOTHING, changes_in_words, figure, harmless, print_json, shortened, table
 from autotune.domain.failure import LogContext
@@ -142,14 +142,21 @@ def _failure(trial: TrialDetail) -> list[str]:
         return []
     code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
     lines = ["", f"failed at {failure.phase}: {failure.failure_class}{code}", f"  {shortened(failure.summary, 300)}"]
+    if trial.about is not None:
+        lines += [f"  {trial.about.means}", f"  likely cause: {trial.about.cause}", *_involved(trial.about)]
     if trial.policy is not None:
-        lines.append(f"  {trial.policy.sentence}")
+        lines.append(f"  what the study does: {trial.policy.sentence}")
     if trial.context is not None:
         lines += ["", "the line that decided, in its log:", *_context(trial.context)]
     elif failure.decisive_line:
         lines.append(f"  {shortened(failure.decisive_line, 300)}")
     tail = harmless(failure.log_tail or trial.log_tail).splitlines()[-40:]
     return [*lines, "", "end of its log:", *(f"  {line}" for line in tail)] if tail else lines
+
+
+def _involved(about: FailureAbout) -> list[str]:
+    names = [one.name if one.asked is None else f"{one.name}={shortened(one.asked, 60)}" for one in about.settings]
+    return [f"  settings involved: {', '.join(names)}"] if names else []
 
 
 def _context(context: LogContext) -> list[str]:

@@ -14,7 +14,11 @@ from pydantic import Field
 from autotune.domain.value import Value
 
 HEALTHY = "OK"  # the word of npu-smi
+SETTLE_S = 60.0  # a driver gives the memory of a dead process back within seconds
 TOLERANCE_MB = 512  # an idle device's memory in use differs by less from one reading to the next
+
+# Idle devices of 64 GB show 2.9 to 3.5 GB. Inside a container the driver does not say which process has the rest.
+BUSY_SHARE = 0.15
 
 ASCEND_ENGINES = frozenset({"vllm-ascend", "sglang-ascend"})  # all other engines compute on the CPU
 
@@ -30,11 +34,19 @@ class Device(Value):
 
 
 class Inventory(Value):
-    """The devices of one host. `source` says who counted them: `npu-smi`, `simulated`, `none`."""
+    """The devices of one host. `source` says who counted them: `npu-smi`, `simulated`, `none`.
+
+    `held`: devices that nobody here has and whose memory is in use all the same. `settle_s`: how long the memory of an
+    attempt that is over is waited for. `problem`: why the host could not be asked; the devices are then those that
+    it had before.
+    """
 
     host: str
     devices: tuple[Device, ...]
     source: str
+    held: tuple[int, ...] = ()
+    settle_s: float = Field(default=SETTLE_S, gt=0)
+    problem: str | None = None
 
     @property
     def cards(self) -> Sequence[Sequence[int]]:
@@ -50,6 +62,26 @@ class DeviceUse(Value):
 
     used_mb: int = Field(ge=0)
     held_mb: int = Field(default=0, ge=0)
+
+    @property
+    def held(self) -> bool:
+        """Whether a process has memory of it that counts."""
+        return self.held_mb > TOLERANCE_MB
+
+    def is_busy(self, memory_mb: int) -> bool:
+        """Whether somebody uses a device of that memory, even where it is not told who."""
+        return self.held or self.used_mb > memory_mb * BUSY_SHARE
+
+    def is_idle(self, idle_mb: int | None) -> bool:
+        """Whether it is back at that level; where the level is not known, whether no process holds memory."""
+        return not self.held if idle_mb is None else self.used_mb <= idle_mb + TOLERANCE_MB
+
+
+class HostReading(Value):
+    """What one host says of its devices at one moment; `use` by number, None where it can't tell."""
+
+    inventory: Inventory
+    use: dict[int, DeviceUse] | None = None
 
 
 class Placement(Value):
@@ -76,12 +108,13 @@ class DeviceLease(Value):
 
 
 class Quarantine(Value):
-    """A device that gets no trial until somebody lifts this."""
+    """A device that gets no trial until somebody lifts this. `attempt` had it last."""
 
     host: str
     device: int
     reason: str
     since: datetime
+    attempt: str | None = None
 
 
 def choose(inventory: Inventory, count: int, taken: Collection[int]) -> tuple[int, ...] | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from autotune.domain.job import LaunchedRole
 from autotune.domain.knobs import SERVER
+from autotune.domain.launcher import environment_words
 from autotune.domain.recipe import Comparison, Evidence, Interval, Recipe
 from autotune.domain.template import CONSTANTS_VARIABLE
 
@@ -85,9 +86,13 @@ def to_sh(recipe: Recipe, *, baseline: bool = False) -> str:
 
     HOST, PORT and RUN_DIR may be set from outside. One role replaces the script; several run beside each
     other, the n-th on PORT + n - 1, and all end with the first that ends. Secrets, which are not recorded,
-    must be in the environment of the script.
+    must be in the environment of the script. A server that was measured in a container is started in one.
     """
     roles = recipe.baseline_roles if baseline else recipe.roles
+    attached = [f"{name} runs already, at {role.url}: nothing is started" for name, role in roles.items() if role.url]
+    if attached:
+        told = [line for words in attached for line in _comment(words)]
+        return "\n".join(["#!/usr/bin/env bash", *_header(recipe, baseline, "sh"), *told, ""])
     parts = [
         "#!/usr/bin/env bash",
         *_header(recipe, baseline, "sh"),
@@ -148,8 +153,16 @@ def _configuration(evidence: Evidence, roles: Mapping[str, LaunchedRole]) -> dic
         **_evidence(evidence),
         "env": {} if first is None else _env(first),
         "argv": [] if first is None else list(first.argv),
-        "roles": {name: {"env": _env(role), "argv": list(role.argv)} for name, role in roles.items()},
+        "roles": {name: _launch(role) for name, role in roles.items()},
     }
+
+
+def _launch(role: LaunchedRole) -> dict[str, Any]:
+    """In a container, `env` and `argv` are those within; a role that ran already has its `url`."""
+    found: dict[str, Any] = {"env": _env(role), "argv": list(role.argv)}
+    if role.run:
+        found |= {"run": list(role.run), "image": role.image}
+    return found if role.url is None else found | {"url": role.url}
 
 
 def _evidence(evidence: Evidence) -> dict[str, Any]:
@@ -246,7 +259,8 @@ def _env(role: LaunchedRole) -> dict[str, str]:
 
 
 def _required_secrets(roles: Mapping[str, LaunchedRole]) -> list[str]:
-    masked = {name for role in roles.values() for name, value in _env(role).items() if _is_masked(name, value)}
+    every = [pair for role in roles.values() for pair in (*_env(role).items(), *role.client_env.items())]
+    masked = {name for name, value in every if _is_masked(name, value)}
     return [f': "${{{name}:?is a secret that was not recorded; set it}}"' for name in sorted(masked)]
 
 
@@ -261,6 +275,8 @@ def _command(role: LaunchedRole, port: str, ports: Mapping[str, str]) -> str:
     """
     variables = {"host": "HOST", "port": port, "trial_dir": "RUN_DIR"}
     variables |= {f"{name}_port": variable for name, variable in ports.items()}
+    if role.run:
+        return _contained(role, variables)
     folder, _, _ = role.argv[0].rpartition("/")
     own_path = SYSTEM_PATH if not folder or folder in SYSTEM_PATH.split(":") else f"{folder}:{SYSTEM_PATH}"
     every = {"PATH": own_path, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
@@ -274,6 +290,19 @@ def _command(role: LaunchedRole, port: str, ports: Mapping[str, str]) -> str:
     words += ["nice -n 0"] if "=" in role.argv[0] else []
     words += [_word(word, variables) for word in role.argv]
     return " \\\n  ".join(words)
+
+
+def _contained(role: LaunchedRole, variables: Mapping[str, str]) -> str:
+    """The engine's client has an environment of its own; what the server gets is written as its options."""
+    folder, _, _ = role.run[0].rpartition("/")
+    places = {"HOME": "{trial_dir}/home", "TMPDIR": "{trial_dir}/tmp"}
+    client = {"PATH": f"{folder}:{SYSTEM_PATH}" if folder else SYSTEM_PATH, **places, **role.client_env}
+    env = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", **places, **_env(role)}
+    masked = frozenset(name for name, value in env.items() if _is_masked(name, value))
+    words = ["env -i", *(f"{shlex.quote(n)}={_word(v, variables)}" for n, v in client.items() if not _is_masked(n, v))]
+    words += [f'{name}="${name}"' for name in sorted(masked | {n for n, v in client.items() if _is_masked(n, v)})]
+    inside = (*role.run, *environment_words(env, masked), role.image or "", *role.argv)
+    return " \\\n  ".join([*words, *(_word(word, variables) for word in inside)])
 
 
 def _word(text: str, variables: Mapping[str, str]) -> str:

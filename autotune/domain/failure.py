@@ -38,12 +38,13 @@ class FailureClass(StrEnum):
     START_TIMEOUT = "start_timeout"
     LOAD_TIMEOUT = "load_timeout"
     REQUEST_ERRORS = "request_errors"
+    HOPELESS = "hopeless"
     CLIENT_FAULT = "client_fault"
     INFRASTRUCTURE = "infrastructure"
 
     @property
     def blames_candidate(self) -> bool:
-        """False where another attempt of the same trial is due and the search is not told."""
+        """False where another attempt of the same trial is due and the search is not told; see `Failure` too."""
         return self not in {FailureClass.INFRASTRUCTURE, FailureClass.CLIENT_FAULT}
 
 
@@ -54,6 +55,11 @@ class RetryPolicy(StrEnum):
     ONCE = "once"
     ELSEWHERE = "elsewhere"
     REPAIR = "repair"
+
+    @property
+    def blames_host(self) -> bool:
+        """Whether it is a host's matter, or chance, and says nothing about the configuration."""
+        return self in {RetryPolicy.ELSEWHERE, RetryPolicy.REPAIR}
 
 
 class Bound(StrEnum):
@@ -82,7 +88,8 @@ class Failure(Value):
 
     `values` are the numbers that the deciding lines give.
     `signature` is the catalogue's name for what happened, or the control plane's own. `host` is where it was,
-    for an attempt that was lost and so has no provenance.
+    for an attempt that was lost and so has no provenance. `retry` is what the catalogue says of another launch;
+    None where nobody asked it: `worth` then goes by the class.
     """
 
     phase: Phase
@@ -94,6 +101,19 @@ class Failure(Value):
     values: tuple[FailureValue, ...] = ()
     signature: str | None = None
     host: str | None = None
+    retry: RetryPolicy | None = None
+
+    @property
+    def worth(self) -> RetryPolicy:
+        """Whether another launch is worth its time, and where."""
+        if self.retry is not None:
+            return self.retry
+        return RetryPolicy.NEVER if self.failure_class.blames_candidate else RetryPolicy.ELSEWHERE
+
+    @property
+    def blames_candidate(self) -> bool:
+        """False where another attempt is due and the search is never told."""
+        return self.failure_class.blames_candidate and not self.worth.blames_host
 
 
 class LogContext(Value):

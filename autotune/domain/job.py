@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from autotune.domain.candidate import Candidate
 from autotune.domain.deployment import Deployment
+from autotune.domain.early_abort import HopelessAbove
 from autotune.domain.effective import Corrected, EffectiveConfig
 from autotune.domain.failure import Failure
 from autotune.domain.launch_plan import LaunchPlan
@@ -22,8 +23,9 @@ class TrialJob(Value):
     prefix that prompts share, the times at which requests become due.
     `stall_limit_s`: end the launch when its log is silent for so long, where a rule asks for less patience
     than the template has. `limits`: what earlier trials of the study say about the length of a phase.
-    `avoid_hosts`: run elsewhere where that is possible. `host_devices` were leased for it; without them it
-    takes the first ones of its host.
+    `avoid_hosts`: run elsewhere where that is possible. `host_devices` were leased for it on `host`, where it must
+    run; without them it takes the first ones of whichever host it gets.
+    `hopeless_above`: end the load where it can be told that the trial is far worse than the best one.
     """
 
     uid: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
@@ -39,13 +41,23 @@ class TrialJob(Value):
     limits: PhaseLimits | None = None
     avoid_hosts: tuple[str, ...] = ()
     host_devices: tuple[int, ...] = ()
+    hopeless_above: HopelessAbove | None = None
+    host: str | None = None
 
 
 class LaunchedRole(Value):
-    """The command that was really run, with `{host}`, `{port}` and `{trial_dir}` left open for an export."""
+    """The command that was really run, with `{host}`, `{port}` and `{trial_dir}` left open for an export.
+
+    In a container, `argv` and `env` are those within it. `run` is what started it, such as `docker run ...`, up to
+    the environment and the image, and `client_env` is for that. A role that ran already has an `url` and no `argv`.
+    """
 
     argv: tuple[str, ...]
     env: dict[str, str]
+    run: tuple[str, ...] = ()
+    image: str | None = None
+    client_env: dict[str, str] = Field(default_factory=dict)
+    url: str | None = None
 
 
 class Provenance(Value):
@@ -54,7 +66,7 @@ class Provenance(Value):
     `virtual_time`: no process ran; durations are those of a real launch, as the simulation counts them. By role:
     `commands` is the command as it was run, `devices` what it was given, such as `0,1`, and `engine_versions` what
     the server itself said. `code` names the autotune that ran it: version and digest of the source. Secrets are
-    masked.
+    masked. `images` is what lay behind the name of each role's image: its id and its digests.
     """
 
     host: str
@@ -67,6 +79,7 @@ class Provenance(Value):
     devices: dict[str, str] = Field(default_factory=dict)
     engine_versions: dict[str, str] = Field(default_factory=dict)
     code: str | None = None
+    images: dict[str, str] = Field(default_factory=dict)
 
 
 class TrialOutcome(Value):

@@ -16,6 +16,7 @@ from autotune.domain.value import Value
 
 WEIGHTS = "weights"  # parts of the phase `ready`, as durations of an outcome name them
 CAPTURE = "capture"
+COMPILE = "compile"
 ENOUGH_TRIALS = 3  # measured ones; fewer say nothing about the spread
 FACTOR = 3.0
 MARGIN_S = 60.0

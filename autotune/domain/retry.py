@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 
-from autotune.domain.failure import Failure
+from autotune.domain.early_abort import least_objective
+from autotune.domain.failure import Failure, RetryPolicy
 from autotune.domain.trial import MAX_ATTEMPTS, StudyPhase, Trial, TrialState
 from autotune.domain.value import Value
 
 TRIES = 2  # a launch may fail for a reason of its own: baseline and recipes get one more before they count as crashing
 
+MENDED_FIRST = "Nothing that a study varies changes it: mend the host, the image or the model, then resume the study."
+
 SERVICE_STOPPED = "service stopped"
 EXECUTOR_UNAVAILABLE = "executor unavailable"
 # Said by the control plane itself, of an attempt that nothing on a host has ended.
 _NOBODYS_FAULT = frozenset({SERVICE_STOPPED, EXECUTOR_UNAVAILABLE})
-# Signatures of the catalogue. A port is drawn anew for every attempt: the host is as good as another.
-SAME_HOST = frozenset({"port taken"})
-# What the host lacks, it lacks the next time as well.
-LACKING = frozenset({"model files", "broken installation"})
-# Of a class that counts against candidates, and yet as a rule what other jobs and a slow fabric do to a launch.
-TRANSIENT = frozenset({"collectives cannot be set up"})
+BACK_OFF_S = 2.0  # a port, a device's memory or a socket needs a moment until it is free again
+BACK_OFF_FACTOR = 4.0
 
 
 class Retry(StrEnum):
@@ -52,19 +51,24 @@ def retry(failure: Failure, attempts: int, hosts: Collection[str] | None = None)
 
     `attempts`: how many of the trial's have failed, this one with them, counted by `charged`. `hosts`: those on
     which none of them failed; None where they are not known. A candidate's own failure is final: it would be
-    the same again, and a study learns more from another candidate.
+    the same again, and a study learns more from another candidate. What has to be mended is final where there is no
+    other host: the same one lacks it the next time as well.
     """
     if failure.signature in _NOBODYS_FAULT:
         return Retry.HERE
-    if failure.failure_class.blames_candidate and failure.signature not in TRANSIENT:
+    if failure.blames_candidate or attempts >= MAX_ATTEMPTS:
         return Retry.FINAL
-    if attempts >= MAX_ATTEMPTS:
-        return Retry.FINAL
-    if failure.signature in SAME_HOST:
-        return Retry.HERE
     if hosts is None or hosts:
         return Retry.ELSEWHERE
-    return Retry.FINAL if failure.signature in LACKING else Retry.HERE
+    return Retry.FINAL if failure.worth is RetryPolicy.REPAIR else Retry.HERE
+
+
+def back_off_s(failures: Sequence[Failure]) -> float:
+    """How long to leave a host alone before its next attempt, after these failures of one trial."""
+    times = charged(failures)
+    if not times or failures[-1].signature in _NOBODYS_FAULT:
+        return 0.0
+    return BACK_OFF_S * BACK_OFF_FACTOR ** (times - 1)
 
 
 def charged(failures: Iterable[Failure]) -> int:
@@ -74,8 +78,8 @@ def charged(failures: Iterable[Failure]) -> int:
 
 def hosts_to_avoid(failures: Iterable[Failure]) -> tuple[str, ...]:
     """Where the next attempt of the trial should not run, each once and in order."""
-    spared = _NOBODYS_FAULT | SAME_HOST
-    return tuple(dict.fromkeys(f.host for f in failures if f.host is not None and f.signature not in spared))
+    blamed = (f.host for f in failures if f.host is not None and f.signature not in _NOBODYS_FAULT)
+    return tuple(dict.fromkeys(blamed))
 
 
 def launched_again(phase: StudyPhase, failed: int) -> bool:
@@ -90,12 +94,16 @@ def policy(trial: Trial) -> Policy | None:
     if trial.is_lost:
         times = "once" if trial.attempt == 1 else f"{trial.attempt} times"
         sentence = f"Launched {times} and given up. It says nothing about the candidate: the search is not told."
+        if trial.failure.worth is RetryPolicy.REPAIR:
+            sentence = f"{sentence} {MENDED_FIRST}"
         return Policy(consequence=Consequence.SET_ASIDE, sentence=sentence)
     if launched_again(trial.phase, 1):
         then = "the study ends" if trial.phase is StudyPhase.GATE else "the recipe counts as crashing"
         sentence = f"Launched once more as a trial of its own; when that fails too, {then}."
         return Policy(consequence=Consequence.LAUNCHED_AGAIN, sentence=sentence)
-    if trial.phase is StudyPhase.CONFIRM:
+    if (least := least_objective(trial.failure)) is not None:
+        sentence = f"Cut under load: the search is told that it costs at least {least:.4g} ms."
+    elif trial.phase is StudyPhase.CONFIRM:
         sentence = "Held against its finalist, which can't be confirmed: it has to run at every launch."
     else:
         sentence = (
@@ -108,8 +116,6 @@ def policy_of_attempt(failure: Failure) -> Policy:
     """What the study did about an attempt that did not end its trial."""
     if failure.signature in _NOBODYS_FAULT:
         sentence = "Launched again once there was a place for it; the attempt does not count."
-    elif failure.signature in SAME_HOST:
-        sentence = f"Launched again, at most {MAX_ATTEMPTS} times in all; the search is not told."
     else:
         sentence = (
             f"Launched again, on another host where there is one, at most {MAX_ATTEMPTS} times in all; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 
-from pydantic import Field, StrictInt, model_validator
+from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from autotune.domain.deployment import NAME, Deployment
 from autotune.domain.knobs import KnobValue
@@ -40,7 +40,8 @@ class StudySpec(Value):
     `baseline` is laid over the space's own: what the user runs today. `hold` keeps knobs at a value in every
     candidate, so that they are not searched; `null` holds a knob unset. `stack` says what is installed where
     template and space do not. `recipes` are all of the space's, none, or those named. `include` names knobs that
-    are not searched by default (or `tier3`, all of them).
+    are not searched by default (or `tier3`, all of them). `early_abort` cuts the load of search trials that are
+    far slower than the best one.
     """
 
     name: str = Field(pattern=NAME)
@@ -59,6 +60,7 @@ class StudySpec(Value):
     include: tuple[str, ...] = ()
     baseline: dict[str, KnobValue] = Field(default_factory=dict)
     hold: dict[str, KnobValue] = Field(default_factory=dict)
+    early_abort: StrictBool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> StudySpec:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pydantic import Field, field_validator, model_validator
 
 from autotune.domain.deployment import NAME
+from autotune.domain.launcher import Attach, Container, address_problem
 from autotune.domain.stack import StackVersions
 from autotune.domain.value import Value
 
@@ -43,8 +44,8 @@ class Deadlines(Value):
     """Limits of one attempt, in seconds.
 
     `weights_s` and `capture_s` are parts of `ready_s`: reading the weights and capturing graphs, for engines whose
-    log tells of them. `stall_s`: no new line in the log while starting. `token_stall_s`: no new token of any request
-    under load; as `stall_s` where it is not given.
+    log tells of them. `stall_s`: no new line in the log while starting; an engine that says that it compiles may be
+    silent. `token_stall_s`: no new token of any request under load; as `stall_s` where it is not given.
     """
 
     ready_s: float = Field(default=600, gt=0)
@@ -58,9 +59,13 @@ class Deadlines(Value):
 
 
 class RoleTemplate(Value):
-    """How one server role is started on this host. A role without `takes_devices` computes nothing on a device."""
+    """How one server role is started on this host, or at which `url` it runs already.
 
-    argv: tuple[str, ...] = Field(min_length=1)
+    A role without `takes_devices` computes nothing on a device.
+    """
+
+    argv: tuple[str, ...] = ()
+    url: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
     takes_devices: bool = True
 
@@ -102,7 +107,7 @@ class LaunchTemplate(Value):
     is installed where it starts, `stacks` the environments or images that a candidate may choose from.
     `health_path` answers 200 when the server is ready. `simulated` marks endpoints that are no real device.
     `shared_cache`: a folder of the host for the kernels that engines compile; without it each attempt has its own
-    and compiles anew.
+    and compiles anew. Without `container` and `attach`, servers are processes of this host.
     """
 
     name: str = Field(pattern=NAME)
@@ -115,13 +120,15 @@ class LaunchTemplate(Value):
     stacks: dict[str, StackVariant] = Field(default_factory=dict)
     default_stack: str | None = None
     shared_cache: str | None = Field(default=None, pattern=r"^/")
+    container: Container | None = None
+    attach: Attach | None = None
     health_path: str = "/health"
     deadlines: Deadlines = Deadlines()
     simulated: bool = False
 
     @model_validator(mode="after")
     def _stacks_are_used(self) -> LaunchTemplate:
-        taking = sorted(name for name, role in self.roles.items() if role.takes_stack)
+        taking = sorted(name for name in self.roles if self.takes_stack(name))
         if taking and not self.stacks:
             raise ValueError(f"role {taking[0]} holds {{stack}}, but the template lists no `stacks`")
         if self.stacks and not taking:
@@ -130,6 +137,46 @@ class LaunchTemplate(Value):
             known = ", ".join(sorted(self.stacks)) or "none"
             raise ValueError(f"default_stack {self.default_stack!r} is none of `stacks`: {known}")
         return self
+
+    @model_validator(mode="after")
+    def _roles_fit_the_launcher(self) -> LaunchTemplate:
+        if self.attach is not None and self.container is not None:
+            raise ValueError("`attach` and `container` exclude each other: one measures what runs, one starts it")
+        for name, role in self.roles.items():
+            if self.attach is None and (not role.argv or role.url is not None):
+                raise ValueError(f"role {name} needs `argv`; a `url` goes with `attach`")
+            if self.attach is not None and (role.url is None or role.argv or role.env):
+                raise ValueError(f"role {name} is attached to: it needs `url`, and neither `argv` nor `env`")
+            if role.url is not None and (problem := address_problem(role.url)) is not None:
+                raise ValueError(f"role {name}: url {role.url!r} {problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _attached_to_is_fixed(self) -> LaunchTemplate:
+        if self.attach is not None:
+            given = [name for name in ("libraries", "stacks", "shared_cache") if getattr(self, name)]
+            if given:
+                raise ValueError(f"nothing of an attached server can be chosen; remove `{given[0]}`")
+            variable = self.attach.api_key_variable
+            if variable is not None and is_denied_env(variable):
+                raise ValueError(f"api_key_variable {variable!r} may not be handed to a server; use another name")
+        return self
+
+    @model_validator(mode="after")
+    def _a_container_has_paths_of_its_own(self) -> LaunchTemplate:
+        if self.container is None:
+            return self
+        for name, role in self.roles.items():
+            if any("{python}" in text for text in (*role.argv, *role.env.values())):
+                raise ValueError(f"role {name} holds {{python}}, the worker's own; name the container's, as python3")
+        for name, path in (*self.models.items(), *self.libraries.items()):
+            if path.startswith("package:"):
+                raise ValueError(f"{name}: {path} lies in a package of the host; give a path of the container")
+        return self
+
+    def takes_stack(self, role: str) -> bool:
+        """Whether the role is started differently on each stack."""
+        return self.roles[role].takes_stack or (self.container is not None and "{stack}" in self.container.image)
 
     @model_validator(mode="after")
     def _ports_have_roles(self) -> LaunchTemplate:

@@ -111,7 +111,7 @@ class Trial(Value):
     @property
     def is_lost(self) -> bool:
         """Whether it failed through no fault of its candidate: it teaches nothing and is held against nothing."""
-        return self.failure is not None and not self.failure.failure_class.blames_candidate
+        return self.failure is not None and not self.failure.blames_candidate
 
     @property
     def counts_for(self) -> Candidate:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autotune.domain.study import StudyState
+from autotune.domain.study import Study, StudyState
+from autotune.domain.trial import TrialState
 from autotune.engine.device_desk import DeviceDesk
 from autotune.engine.ports import Clock, DeviceSource, ProposerSource, StudyStore, TrialExecutor
 from autotune.engine.study_loop import StudyLoop
@@ -38,6 +39,7 @@ class Dispatcher:
         self._desk = DeviceDesk(store, devices, clock) if devices is not None else None
         self._waits: dict[int, str] = {}  # what was last said of a study that waits
         self._loops: dict[int, StudyLoop] = {}
+        self._tidied = False
 
     def hold(self) -> bool:
         """Take or renew the lease; only its holder may turn."""
@@ -58,8 +60,11 @@ class Dispatcher:
 
     def turn(self) -> None:
         """One round: notice studies, start attempts, wait a moment for outcomes, store them."""
+        if not self._tidied:
+            self._tidy()
         self._notice()
         if self._desk is not None:
+            self._desk.look_round()
             self._desk.settle()
         for loop in list(self._loops.values()):
             self._advance(loop)
@@ -75,10 +80,20 @@ class Dispatcher:
             self._report(f"study {study_id} is {self._store.study(study_id).state}")
             loop.cancel()
         for study_id in sorted(running.keys() - self._loops.keys()):
-            self._loops[study_id] = StudyLoop(
-                running[study_id], self._store, self._executor, self._proposers, self._clock, self._desk
-            )
+            self._loops[study_id] = self._loop(running[study_id])
             self._report(f"study {study_id} taken up")
+
+    def _tidy(self) -> None:
+        """Once: end attempts of studies that ended while no dispatcher looked; they hold slots and devices."""
+        over = {s.id: s for s in self._store.studies(limit=1000).items if s.state.is_finished}
+        for study_id, trials in self._store.briefs(sorted(over)).items():
+            if any(trial.state is TrialState.RUNNING for trial in trials):
+                self._loop(over[study_id]).cancel()
+                self._report(f"study {study_id} is {over[study_id].state}: what still ran of it was ended")
+        self._tidied = True
+
+    def _loop(self, study: Study) -> StudyLoop:
+        return StudyLoop(study, self._store, self._executor, self._proposers, self._clock, self._desk)
 
     def _advance(self, loop: StudyLoop) -> None:
         try:

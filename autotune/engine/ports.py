@@ -227,10 +227,14 @@ class TrialExecutor(Protocol):
         """The hosts that may take attempts, named as in `Provenance.host` and `TrialJob.avoid_hosts`."""
         ...
 
-    def submit(self, job: TrialJob) -> None:
-        """Start the attempt at most once, even when called again or by another process.
+    def hosts_with_room(self) -> Sequence[str]:
+        """Those of them that can take one more attempt now. Raises Unavailable as `capacity` does."""
+        ...
 
-        Raises Unavailable when the executor can't take it now.
+    def submit(self, job: TrialJob) -> None:
+        """Start the attempt at most once, even when called again or by another process; on `job.host` where it has one.
+
+        Raises Unavailable when the executor, or that host, can't take it now.
         """
         ...
 
@@ -265,11 +269,11 @@ class DeviceSource(Protocol):
     """The devices of the hosts that take attempts."""
 
     def inventories(self) -> Sequence[Inventory]:
-        """One for each host that can be asked. Raises Unavailable when a driver does not answer now."""
+        """One for each host; with its `problem` for one that does not answer. Raises Unavailable without hosts."""
         ...
 
     def use(self, host: str) -> Mapping[int, DeviceUse] | None:
-        """Memory by device; None for a host that cannot be asked. Raises Unavailable as above."""
+        """Memory by device; None for a host that can't tell. Raises Unavailable for one that does not answer."""
         ...
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from autotune.domain.deployment import facts
 from autotune.domain.device import Placement
+from autotune.domain.early_abort import HopelessAbove
 from autotune.domain.failure import Failure, FailureClass, Phase
 from autotune.domain.job import Provenance, TrialJob, TrialOutcome
 from autotune.domain.knobs import KnobValue
@@ -16,13 +17,22 @@ from autotune.domain.learned_bounds import broken, fit, learned_bounds
 from autotune.domain.learned_limits import PhaseLimits, learned_limits
 from autotune.domain.measurement import Measurement
 from autotune.domain.objective import Verdict, judge
-from autotune.domain.retry import EXECUTOR_UNAVAILABLE, SERVICE_STOPPED, Retry, charged, hosts_to_avoid, retry
+from autotune.domain.retry import (
+    EXECUTOR_UNAVAILABLE,
+    SERVICE_STOPPED,
+    Retry,
+    back_off_s,
+    charged,
+    hosts_to_avoid,
+    retry,
+)
 from autotune.domain.space import Settled
 from autotune.domain.study import Study, StudyState
 from autotune.domain.trial import NewTrial, StudyPhase, Trial, TrialState
 from autotune.engine.comparability import reference
 from autotune.engine.corrections import counted_candidate
 from autotune.engine.device_desk import DeviceDesk
+from autotune.engine.incumbent import hopeless_above
 from autotune.engine.ports import Clock, Proposer, ProposerSource, StudyStore, TrialExecutor
 from autotune.engine.study_plan import Finish, Launch, Search, StudyProgress, Wait, next_step
 from autotune.errors import Conflict, InvalidCandidate, InvalidStudy, TrialAlreadyFinished, Unavailable
@@ -121,10 +131,17 @@ class StudyLoop:
         if failure.host is None and provenance is not None:
             failure = failure.model_copy(update={"host": provenance.host})
         failures = [*self._lost_before(trial), failure]
-        if retry(failure, charged(failures), self._hosts_left(failures)) is Retry.FINAL:
+        then = retry(failure, charged(failures), self._hosts_left(failures))
+        if then is Retry.FINAL:
             return False
         self._lose(trial, failure)
+        if then is Retry.HERE:
+            self._hold_back(back_off_s(failures))
         return True
+
+    def _hold_back(self, seconds: float) -> None:
+        """Start nothing for so long: another candidate would meet the same host."""
+        self._not_before = max(self._not_before, self._clock.now() + timedelta(seconds=seconds))
 
     def _lost_before(self, trial: Trial) -> list[Failure]:
         """Why the trial's earlier attempts were lost; the first attempt of a trial asks nobody."""
@@ -241,7 +258,7 @@ class StudyLoop:
     def _dispatch(self, trial: Trial) -> bool:
         uid = attempt_uid(self._study, trial.number, trial.attempt + 1)
         try:
-            placement = self._place()
+            placement = self._place(trial)
         except InvalidStudy as error:
             self._study = self._store.finish_study(self._study.id, StudyState.FAILED, error.message)
             return False
@@ -262,18 +279,21 @@ class StudyLoop:
                 signature=EXECUTOR_UNAVAILABLE,
             )
             self._lose(running, failure)
-            self._not_before = self._clock.now() + timedelta(seconds=UNAVAILABLE_S)
+            self._hold_back(UNAVAILABLE_S)
             return False
         return True
 
-    def _place(self) -> Placement | None:
+    def _place(self, trial: Trial) -> Placement | None:
         """Raises Unavailable while no devices are free; they are asked for again a little later."""
         if self._desk is None:
             return None
         try:
-            return self._desk.place(self._space.engine, self._study.spec.deployment, self._executor.hosts())
+            next_one = trial.model_copy(update={"attempt": trial.attempt + 1})
+            avoid = hosts_to_avoid(self._lost_before(next_one))
+            room = self._executor.hosts_with_room()
+            return self._desk.place(self._space.engine, self._study.spec.deployment, room, avoid)
         except Unavailable:
-            self._not_before = self._clock.now() + timedelta(seconds=NO_DEVICES_S)
+            self._hold_back(NO_DEVICES_S)
             raise
 
     def _lose(self, trial: Trial, failure: Failure) -> None:
@@ -284,6 +304,12 @@ class StudyLoop:
         if trial.phase is not StudyPhase.SEARCH:
             return None
         return learned_limits(t.durations_s for t in self._trials.values() if t.state is TrialState.MEASURED)
+
+    def _hopeless_above(self, trial: Trial) -> HopelessAbove | None:
+        spec = self._study.spec
+        if not spec.early_abort or trial.phase is not StudyPhase.SEARCH:
+            return None
+        return hopeless_above(spec.objective, spec.workload, self._trials.values())
 
     def _job(self, trial: Trial, placement: Placement | None = None) -> TrialJob:
         spec = self._study.spec
@@ -302,6 +328,8 @@ class StudyLoop:
             study_seed=spec.seed,
             stall_limit_s=trial.stall_limit_s,
             limits=self._limits(trial),
+            hopeless_above=self._hopeless_above(trial),
             avoid_hosts=hosts_to_avoid(self._lost_before(trial)),
             host_devices=placement.devices if placement else (),
+            host=placement.host if placement else None,
         )

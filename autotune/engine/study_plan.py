@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from autotune.domain.candidate import Candidate
+from autotune.domain.failure import RetryPolicy
 from autotune.domain.knobs import KnobValue
-from autotune.domain.retry import launched_again
+from autotune.domain.retry import MENDED_FIRST, launched_again
 from autotune.domain.space import SearchSpace
 from autotune.domain.study import StudySpec, StudyState
 from autotune.domain.trial import StudyPhase, Trial, TrialState
@@ -111,6 +112,7 @@ def _unusable(row: Sequence[Trial]) -> str:
     return (
         f"the hosts are unusable: {len(row)} trials in a row were lost in {launches} launches{where}, and no candidate "
         f"is to blame; the last one: {last.failure_class} in phase {last.phase}: {last.summary}"
+        f"{f'. {MENDED_FIRST}' if last.worth is RetryPolicy.REPAIR else ''}"
     )
 
 

@@ -17,6 +17,7 @@ from optuna.trial import TrialState as OptunaState
 from optuna.trial import create_trial
 
 from autotune.domain.deployment import facts
+from autotune.domain.early_abort import least_objective
 from autotune.domain.knobs import KnobValue
 from autotune.domain.space import SearchSpace
 from autotune.domain.study import Study
@@ -108,8 +109,10 @@ class TpeProposer:
         if trial.state is TrialState.CANCELLED:
             return None
         if trial.failure is not None:
-            if not trial.failure.failure_class.blames_candidate:
+            if trial.is_lost:
                 return None
+            if (least := least_objective(trial.failure)) is not None:
+                return self._objective.cost(least), {"crash": -1.0, "sla": 0.0}
             return self._penalty(), {"crash": 1.0, "sla": 1.0}
         if trial.verdict is not None and not trial.verdict.comparable:
             return self._penalty(), {"crash": -1.0, "sla": 1.0}

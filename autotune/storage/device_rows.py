@@ -9,8 +9,9 @@ from sqlmodel import Session, col, delete, select, update
 
 from autotune.domain.device import DeviceLease, Inventory, Placement, Quarantine
 from autotune.errors import Conflict, NotFound
-from autotune.storage import rows
-from autotune.storage.schema import DeviceLeaseRow, InventoryRow, QuarantineRow
+from autotune.storage import journal, rows
+from autotune.storage.event_data import EventKind, device_data
+from autotune.storage.schema import AttemptRow, DeviceLeaseRow, InventoryRow, QuarantineRow, TrialRow
 
 MAX_INT = 2**31 - 1  # of an INTEGER column on PostgreSQL
 
@@ -61,24 +62,24 @@ def set_aside(session: Session, quarantine: Quarantine) -> None:
     session.exec(delete(DeviceLeaseRow).where(*of_device, col(DeviceLeaseRow.ended_at).is_not(None)))
     if session.get(QuarantineRow, (quarantine.host, quarantine.device)) is None:
         session.add(QuarantineRow(**dict(quarantine)))
+        _tell(session, EventKind.DEVICE_QUARANTINED, quarantine, quarantine.since)
 
 
 def quarantines(session: Session) -> Sequence[Quarantine]:
     """By host and device."""
     ordered = select(QuarantineRow).order_by(col(QuarantineRow.host), col(QuarantineRow.device))
-    return [
-        Quarantine(host=row.host, device=row.device, reason=row.reason, since=row.since)
-        for row in session.exec(ordered)
-    ]
+    return [_quarantine(row) for row in session.exec(ordered)]
 
 
-def lift(session: Session, host: str, device: int) -> Quarantine:
+def lift(session: Session, host: str, device: int, now: datetime) -> Quarantine:
     """Raises NotFound where there is none."""
     row = session.get(QuarantineRow, (host, device)) if 0 <= device <= MAX_INT else None
     if row is None:
         raise NotFound(f"device {device} of host {host} is not in quarantine")
+    lifted = _quarantine(row)
     session.delete(row)
-    return Quarantine(host=row.host, device=row.device, reason=row.reason, since=row.since)
+    _tell(session, EventKind.DEVICE_RELEASED, lifted, now)
+    return lifted
 
 
 def put_inventory(session: Session, inventory: Inventory) -> None:
@@ -92,3 +93,16 @@ def inventories(session: Session) -> Sequence[Inventory]:
     """By host."""
     found = session.exec(select(InventoryRow).order_by(col(InventoryRow.host)))
     return [Inventory.model_validate_json(row.body) for row in found]
+
+
+def _quarantine(row: QuarantineRow) -> Quarantine:
+    return Quarantine(host=row.host, device=row.device, reason=row.reason, since=row.since, attempt=row.attempt)
+
+
+def _tell(session: Session, kind: EventKind, quarantine: Quarantine, now: datetime) -> None:
+    """Where the attempt that had the device is known: every event belongs to a study."""
+    of_attempt = select(TrialRow).join(AttemptRow, col(AttemptRow.trial_id) == col(TrialRow.id))
+    trial = session.exec(of_attempt.where(col(AttemptRow.uid) == quarantine.attempt)).first()
+    if trial is not None:
+        data = device_data(quarantine)
+        journal.append(session, kind, at=now, study_id=trial.study_id, trial_number=trial.number, data=data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+from autotune.domain.device import Quarantine
 from autotune.domain.failure import Failure
 from autotune.domain.study import Study
 from autotune.domain.trial import Trial
@@ -22,6 +23,8 @@ class EventKind(StrEnum):
     TRIAL_FINISHED = "trial_finished"
     TRIAL_CANCELLED = "trial_cancelled"
     ATTEMPT_LOST = "attempt_lost"
+    DEVICE_QUARANTINED = "device_quarantined"
+    DEVICE_RELEASED = "device_released"
 
 
 def study_data(study: Study) -> dict[str, Any]:
@@ -57,3 +60,8 @@ def trial_data(trial: Trial, lost: Failure | None = None) -> dict[str, Any]:
     if lost is not None:
         data["summary"] = lost.summary
     return data
+
+
+def device_data(quarantine: Quarantine) -> dict[str, Any]:
+    """Keys: host, device, reason. The event is one of the trial whose attempt had the device last."""
+    return {"host": quarantine.host, "device": quarantine.device, "reason": quarantine.reason}

@@ -190,6 +190,7 @@ class QuarantineRow(Row, table=True):
     device: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
     reason: str = Field(sa_column=Column(Text, nullable=False))
     since: datetime = Field(sa_column=Column(UtcTime, nullable=False))
+    attempt: str | None = Field(default=None, sa_column=Column(String(NAME_LENGTH), nullable=True))
 
 
 class InventoryRow(Row, table=True):

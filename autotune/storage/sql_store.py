@@ -229,7 +229,7 @@ class SqlStudyStore:
 
     def lift_quarantine(self, host: str, device: int) -> Quarantine:
         with self._database.writing() as session:
-            return device_rows.lift(session, host, device)
+            return device_rows.lift(session, host, device, self._now())
 
     def put_inventory(self, inventory: Inventory) -> None:
         with self._database.writing() as session:

@@ -116,8 +116,11 @@ def test_a_failure_comes_with_its_context_and_what_the_study_does_about_it(api: 
     assert found["context"] == {"lines": ["loading", "(Worker) RuntimeError: NPU out of memory", "bye"], "decisive": 1}
     assert found["policy"]["consequence"] == "learned"
     assert "not tried again" in found["policy"]["sentence"]
+    about = found["about"]
+    assert about["means"].startswith("Device memory does not hold")
+    assert about["retry"] == "never"
     measured_one = api.get(f"{path}/1").json()
-    assert (measured_one["context"], measured_one["policy"]) == (None, None)
+    assert (measured_one["context"], measured_one["about"], measured_one["policy"]) == (None, None, None)
     assert [a["ended"] for a in measured_one["attempts"]] == ["measured"]
 
 

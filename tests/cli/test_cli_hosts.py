@@ -24,9 +24,11 @@ def test_every_device_and_who_has_it(api: FakeApi, autotune: CommandLine) -> Non
                 device(1, lease={"attempt": "s1-1-1", "since": SINCE, "ended_at": SINCE}),
                 device(2, quarantine={"reason": "40000 MB\x1b in use", "since": SINCE}),
                 device(3),
-                device(4, health="Alarm"),
+                device(4, health="Alarm", free=False),
+                device(5, held=True, free=False),
             ],
-        }
+        },
+        {"host": "node-b", "source": "npu-smi", "problem": "npu-smi has not answered within 30 s", "devices": []},
     ]
     api.says("GET /hosts", hosts)
     done = autotune("hosts")
@@ -38,13 +40,15 @@ def test_every_device_and_who_has_it(api: FakeApi, autotune: CommandLine) -> Non
         "node-a       2     1  910C         64  OK      quarantine: 40000 MB  in use",
         "node-a       3     1  910C         64  OK      free",
         "node-a       4     2  910C         64  Alarm   -",
+        "node-a       5     2  910C         64  OK      in use by others",
+        "node-b takes no trials now, it cannot be asked: npu-smi has not answered within 30 s",
     ]
     assert autotune("hosts", "--json").json == hosts
 
 
 def test_no_devices(api: FakeApi, autotune: CommandLine) -> None:
     api.says("GET /hosts", [])
-    assert autotune("hosts").out == "no devices are known: no trial has asked for one yet\n"
+    assert autotune("hosts").out == "no devices are known\n"
 
 
 def test_a_quarantine_is_lifted(api: FakeApi, autotune: CommandLine) -> None:
@@ -53,6 +57,21 @@ def test_a_quarantine_is_lifted(api: FakeApi, autotune: CommandLine) -> None:
     done = autotune("hosts", "release", "node-a", "2")
     assert done.out == "device 2 of node-a may be leased again; it was in quarantine: 40000 MB in use\n"
     assert autotune("hosts", "release", "node-a", "2", "--json").json == lifted
+
+
+def test_all_quarantines_of_a_host_are_lifted(api: FakeApi, autotune: CommandLine) -> None:
+    aside = {"reason": "the host was lost", "since": SINCE}
+    lines = [device(0, quarantine=aside), device(1), device(2, quarantine=aside)]
+    api.says("GET /hosts", [{"host": name, "source": "npu-smi", "devices": lines} for name in ("node-a", "node-b")])
+    for number in (0, 2):
+        api.says(f"POST /hosts/node-b/devices/{number}/release", aside)
+    done = autotune("hosts", "release", "node-b")
+    assert done.out.splitlines() == [
+        "device 0 of node-b may be leased again; it was in quarantine: the host was lost",
+        "device 2 of node-b may be leased again; it was in quarantine: the host was lost",
+    ]
+    assert autotune("hosts", "release", "node-b", "--json").json == [aside, aside]
+    assert autotune("hosts", "release", "node-c").out == "no device of node-c is in quarantine\n"
 
 
 def test_a_quarantine_that_is_not_there(api: FakeApi, autotune: CommandLine) -> None:

@@ -82,6 +82,14 @@ def test_a_failed_trial_is_shown_with_its_log(api: FakeApi, autotune: CommandLin
     assert "\x1b" not in done.out
 
 
+ABOUT = {
+    "means": "Device memory is too small.",
+    "cause": "Too large buffers.",
+    "settings": [{"name": "HCCL_BUFFSIZE", "asked": "2048"}, {"name": "--max-num-seqs", "asked": None}],
+    "retry": "never",
+}
+
+
 def test_a_failure_is_told_with_its_attempts_context_and_policy(api: FakeApi, autotune: CommandLine) -> None:
     answer = detail(trial(3, TrialState.FAILED))
     lost = {
@@ -96,12 +104,18 @@ def test_a_failure_is_told_with_its_attempts_context_and_policy(api: FakeApi, au
     last = {"attempt": 2, "started_at": "2026-01-02T03:05:05Z", "ended": "failed", "failure_class": "out_of_memory"}
     context = {"lines": ["loading", "NPU \x1b[31mout of memory", "bye"], "decisive": 1}
     policy = {"consequence": "learned", "sentence": "The search is told."}
-    api.says("GET /studies/3/trials/3", {**answer, "attempts": [lost, last], "context": context, "policy": policy})
+    api.says(
+        "GET /studies/3/trials/3",
+        {**answer, "attempts": [lost, last], "context": context, "about": ABOUT, "policy": policy},
+    )
     out = autotune("trial", "3", "3").out
     lines = [line.split() for line in out.splitlines()]
     assert ["1", "2026-01-02", "03:04:05", "host-b", "lost", "infrastructure", "raylet", "died"] in lines
     assert ["2", "2026-01-02", "03:05:05", "-", "failed", "out_of_memory", "-"] in lines
-    assert "  The search is told." in out
+    assert "  Device memory is too small." in out
+    assert "  likely cause: Too large buffers." in out
+    assert "  settings involved: HCCL_BUFFSIZE=2048, --max-num-seqs" in out
+    assert "  what the study does: The search is told." in out
     assert "  loading\n> NPU " in out
     assert "\x1b" not in out
 

@@ -147,6 +147,24 @@ class StoreOfDevices:
             with pytest.raises(NotFound, match=r"is not in quarantine"):
                 store.lift_quarantine(host, device)
 
+    def test_a_quarantine_and_its_end_are_events_of_the_study_that_had_the_device(
+        self, store: StudyStore, clock: ManualClock
+    ) -> None:
+        study_id, number = start(store, "a", PAIR)
+        store.lose_attempt(study_id, number, 1, LOST)
+        before = store.last_event()
+        store.quarantine_device(quarantine(clock).model_copy(update={"attempt": "a"}))
+        store.quarantine_device(quarantine(clock, reason="another").model_copy(update={"attempt": "a"}))
+        assert store.quarantines()[0].attempt == "a"
+        store.lift_quarantine("node-a", 2)
+        store.quarantine_device(quarantine(clock))  # nobody's: there is no study to tell
+        told = store.events(before)
+        assert [(e.kind, e.study_id, e.trial_number) for e in told] == [
+            ("device_quarantined", study_id, number),
+            ("device_released", study_id, number),
+        ]
+        assert [e.data for e in told] == [{"host": "node-a", "device": 2, "reason": "memory is in use"}] * 2
+
     def test_inventories_are_kept_by_host(self, store: StudyStore) -> None:
         device = Device(index=0, card=0, memory_mb=65536, chip="910C")
         found = [Inventory(host=host, devices=(device,), source="simulated") for host in ("b", "a")]

@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.domain.failure import Failure, FailureClass, LogContext, in_context
+from autotune.domain.failure import Failure, FailureClass, LogContext, RetryPolicy, in_context
 from autotune.domain.retry import (
+    BACK_OFF_S,
     EXECUTOR_UNAVAILABLE,
-    LACKING,
-    SAME_HOST,
     SERVICE_STOPPED,
-    TRANSIENT,
     Consequence,
     Retry,
+    back_off_s,
     charged,
     hosts_to_avoid,
     launched_again,
@@ -41,17 +40,16 @@ def lost(signature: str | None = None, **changes: Any) -> Failure:
         (lost(), 1, None, Retry.ELSEWHERE),
         (lost(), 2, [], Retry.HERE),
         (lost(), 3, ["b"], Retry.FINAL),
-        (lost("port taken"), 1, ["b"], Retry.HERE),
-        (lost("device memory held by others"), 1, ["b"], Retry.ELSEWHERE),
-        (lost("model files"), 1, ["b"], Retry.ELSEWHERE),
-        (lost("model files"), 1, [], Retry.FINAL),
-        (lost("broken installation"), 1, None, Retry.ELSEWHERE),
+        (lost(retry=RetryPolicy.REPAIR), 1, ["b"], Retry.ELSEWHERE),
+        (lost(retry=RetryPolicy.REPAIR), 1, [], Retry.FINAL),
+        (lost(retry=RetryPolicy.REPAIR), 1, None, Retry.ELSEWHERE),
         (lost(SERVICE_STOPPED), 9, [], Retry.HERE),
         (lost(EXECUTOR_UNAVAILABLE), 9, None, Retry.HERE),
         (builders.failure(FailureClass.CLIENT_FAULT), 1, ["b"], Retry.ELSEWHERE),
-        (builders.failure(FailureClass.COMMUNICATION, signature="collectives cannot be set up"), 2, [], Retry.HERE),
-        (builders.failure(FailureClass.COMMUNICATION, signature="collectives cannot be set up"), 3, [], Retry.FINAL),
-        (builders.failure(FailureClass.COMMUNICATION, signature="a collective failed"), 1, ["b"], Retry.FINAL),
+        (builders.failure(FailureClass.COMMUNICATION, retry=RetryPolicy.ELSEWHERE), 2, [], Retry.HERE),
+        (builders.failure(FailureClass.COMMUNICATION, retry=RetryPolicy.ELSEWHERE), 3, [], Retry.FINAL),
+        (builders.failure(FailureClass.COMMUNICATION, retry=RetryPolicy.ONCE), 1, ["b"], Retry.FINAL),
+        (builders.failure(FailureClass.COMMUNICATION, retry=RetryPolicy.NEVER), 1, ["b"], Retry.FINAL),
         (builders.failure(FailureClass.OUT_OF_MEMORY), 1, ["b"], Retry.FINAL),
         (builders.failure(FailureClass.HANG), 1, None, Retry.FINAL),
     ],
@@ -60,32 +58,53 @@ def test_where_the_next_attempt_runs(failure: Failure, attempts: int, hosts: lis
     assert retry(failure, attempts, hosts) is then
 
 
-@given(st.sampled_from(list(FailureClass)), st.one_of(st.none(), st.text()), st.lists(st.text(), max_size=2))
-def test_no_failure_on_a_host_is_retried_for_ever(
-    failure_class: FailureClass, signature: str | None, hosts: list[str]
+@given(
+    st.sampled_from(list(FailureClass)),
+    st.sampled_from([None, *RetryPolicy]),
+    st.one_of(st.none(), st.text()),
+    st.lists(st.text(), max_size=2),
+)
+def test_no_failure_on_a_host_is_retried_for_ever_and_what_is_retried_is_never_told(
+    failure_class: FailureClass, worth: RetryPolicy | None, signature: str | None, hosts: list[str]
 ) -> None:
-    failure = builders.failure(failure_class, signature=signature)
+    failure = builders.failure(failure_class, signature=signature, retry=worth)
     if charged([failure]):
         assert retry(failure, MAX_ATTEMPTS, hosts) is Retry.FINAL
+        assert retry(failure, 1, hosts) is Retry.FINAL or not failure.blames_candidate
 
 
-def test_signatures_that_decide_are_those_of_the_catalogue() -> None:
-    by_name = {signature.name: signature.failure_class for signature in catalogue().signatures}
-    assert {by_name[name] for name in SAME_HOST | LACKING} == {FailureClass.INFRASTRUCTURE}
-    assert all(by_name[name].blames_candidate for name in TRANSIENT)
+def test_the_catalogue_and_the_classes_agree_on_whose_fault_it_is() -> None:
+    for failure_class, page in catalogue().classes.items():
+        named = builders.failure(failure_class, retry=page.retry)
+        assert named.blames_candidate is builders.failure(failure_class).blames_candidate
+    for signature in catalogue().signatures:
+        if signature.retry is not None and signature.failure_class is FailureClass.INFRASTRUCTURE:
+            assert signature.retry.blames_host, signature.name
+
+
+def test_a_row_that_was_stored_before_there_was_a_policy_goes_by_its_class() -> None:
+    stored = builders.failure(FailureClass.COMMUNICATION).model_dump(mode="json", exclude={"retry"})
+    assert Failure.model_validate(stored).blames_candidate
+
+
+def test_a_host_is_left_alone_for_longer_each_time() -> None:
+    once, stopped = lost(), lost(SERVICE_STOPPED)
+    waits = [back_off_s([once] * times) for times in range(1, MAX_ATTEMPTS)]
+    assert waits[0] == back_off_s([stopped, once]) == BACK_OFF_S
+    assert waits == sorted(set(waits))
+    assert back_off_s([once, stopped]) == back_off_s([]) == 0
 
 
 def test_hosts_to_avoid_are_those_whose_fault_it_was() -> None:
     failures = [
         lost(host="a"),
-        lost("port taken", host="b"),
         lost(SERVICE_STOPPED, host="c"),
         lost(host="d"),
         lost(host="a"),
         lost(),
     ]
     assert hosts_to_avoid(failures) == ("a", "d")
-    assert charged(failures) == 5
+    assert charged(failures) == 4
 
 
 def test_baseline_and_recipes_get_one_more_launch_and_others_none() -> None:
@@ -101,6 +120,7 @@ def test_baseline_and_recipes_get_one_more_launch_and_others_none() -> None:
         (StudyPhase.SEARCH, builders.failure(), Consequence.LEARNED, "not tried again"),
         (StudyPhase.CONFIRM, builders.failure(), Consequence.LEARNED, "finalist"),
         (StudyPhase.SEARCH, lost(), Consequence.SET_ASIDE, "the search is not told"),
+        (StudyPhase.SEARCH, lost(retry=RetryPolicy.REPAIR), Consequence.SET_ASIDE, "mend the host"),
     ],
 )
 def test_the_policy_says_what_the_study_does(

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.domain.effective import Corrected, EffectiveConfig
-from autotune.domain.failure import FailureClass
+from autotune.domain.failure import FailureClass, RetryPolicy
 from autotune.domain.job import TrialJob, TrialOutcome
+from autotune.domain.retry import BACK_OFF_S
 from autotune.domain.study import Study, StudyState
 from autotune.domain.trial import MAX_ATTEMPTS, StudyPhase, TrialState
 from autotune.engine.dispatch import Dispatcher
@@ -145,7 +146,7 @@ def test_what_the_infrastructure_lost_is_tried_again_and_not_held_against_the_ca
         return play(job)
 
     world.executor = ScriptedExecutor(flaky, slots=2, clock=world.clock)
-    assert world.run(world.dispatcher()).state is StudyState.DONE
+    assert world.run(world.dispatcher(), turns=2000).state is StudyState.DONE
     assert {t.attempt for t in world.trials} == {2}
     assert all(t.failure is None or t.failure.failure_class.blames_candidate for t in world.trials)
 
@@ -186,7 +187,7 @@ def test_another_attempt_keeps_off_the_hosts_that_lost_the_trial() -> None:
 
 
 def without_engine(job: TrialJob) -> TrialOutcome:
-    return lost(job, signature="broken installation")
+    return lost(job, retry=RetryPolicy.REPAIR)
 
 
 def test_what_a_host_lacks_is_looked_for_on_another_one_only() -> None:
@@ -198,12 +199,13 @@ def test_what_a_host_lacks_is_looked_for_on_another_one_only() -> None:
         assert study.state is StudyState.FAILED
         assert study.finding is not None
         assert study.finding.startswith("the hosts are unusable: 2 trials in a row were lost in")
+        assert "mend the host" in study.finding
         assert {t.attempt for t in world.trials} == {attempts}
 
 
-def test_collectives_that_were_not_set_up_are_tried_again_before_the_search_is_told() -> None:
+def test_collectives_that_were_not_set_up_are_tried_again_and_never_told() -> None:
     world = World()
-    failure = builders.failure(FailureClass.COMMUNICATION, signature="collectives cannot be set up")
+    failure = builders.failure(FailureClass.COMMUNICATION, retry=RetryPolicy.ELSEWHERE)
 
     def slow_fabric(job: TrialJob) -> TrialOutcome:
         if job.trial_number == 3 or (job.trial_number == 4 and job.attempt == 1):
@@ -213,7 +215,21 @@ def test_collectives_that_were_not_set_up_are_tried_again_before_the_search_is_t
     world.executor = ScriptedExecutor(slow_fabric, slots=2, clock=world.clock)
     world.run(world.dispatcher())
     assert (world.trials[3].state, world.trials[3].attempt) == (TrialState.FAILED, MAX_ATTEMPTS)
+    assert world.trials[3].is_lost
     assert (world.trials[4].attempt, world.trials[4].failure is None) == (2, True)
+
+
+def test_the_same_host_is_left_alone_for_a_moment_before_it_is_tried_again() -> None:
+    world = World(slots=1)
+    first = f"{world.study.uid}-0-1"
+    world.executor = ScriptedExecutor(lambda job: lost(job) if job.uid == first else play(job), clock=world.clock)
+    world.executor.host_names = ("host-b",)
+    assert world.run(world.dispatcher()).state is StudyState.DONE
+    one, two = world.store.attempts(world.study.id, 0)
+    assert one.ended_at is not None
+    assert (two.started_at - one.ended_at).total_seconds() >= BACK_OFF_S
+    later = [t for t in world.trials if t.number > 0]
+    assert all(t.started_at >= two.started_at for t in later)
 
 
 def test_stopping_the_service_costs_a_trial_none_of_its_attempts() -> None:

@@ -22,7 +22,7 @@ def recording(*pieces: bytes, end: End = End.COMPLETE) -> Recording:
 
 def test_failures_are_counted_with_their_latest_reason() -> None:
     told: list[LoadTally] = []
-    tally = Tally(told.append)
+    tally = Tally(told.append, output_tokens=2)
 
     async def level() -> None:
         async with tally.running():
@@ -39,8 +39,29 @@ def test_failures_are_counted_with_their_latest_reason() -> None:
     assert told == [LoadTally(ended=4, failed=3, error="connect")]
 
 
+def answer(tpot_ms: float, tokens: int) -> Recording:
+    """A head at once, the first event much later, the last one after `tokens - 1` times that."""
+    head, first = time.monotonic_ns(), time.monotonic_ns() + int(5e9)
+    last = first + int(tpot_ms * 1e6) * (tokens - 1)
+    reads = [Read(None, head, b"HTTP/1.1 200 OK\r\n\r\n"), Read(None, first, b"data: x"), Read(None, last, b"data: y")]
+    return Recording(send_ns=head, end_ns=last, reads=reads, end=End.COMPLETE)
+
+
+def test_waves_are_the_mean_times_per_token_of_as_many_good_answers_as_there_are_streams() -> None:
+    tally = Tally(lambda _: None, output_tokens=101)
+
+    async def level() -> tuple[float, ...]:
+        async with tally.running(streams=2):
+            for one in (answer(10, 101), recording(end=End.CONNECT), answer(20, 101), answer(30, 101)):
+                with tally.counting(one):
+                    pass
+            return tally.now().waves_ms
+
+    assert asyncio.run(level()) == (15.0,)
+
+
 def test_idle_is_the_time_since_the_last_word_and_new_requests_are_none() -> None:
-    tally = Tally(lambda _: None)
+    tally = Tally(lambda _: None, output_tokens=2)
     assert tally.now().idle_s is None
     old, new = recording(), recording()
     old.send_ns -= int(100e9)

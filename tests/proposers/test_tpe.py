@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.domain.early_abort import LEAST_OBJECTIVE
+from autotune.domain.failure import FailureClass, FailureValue
 from autotune.domain.knobs import BooleanKind, ChoiceKind, EnvVar, FloatKind, IntegerKind, Knob, KnobValue, ListKind
 from autotune.domain.objective import Verdict
 from autotune.domain.space import SearchSpace
@@ -62,6 +64,24 @@ def test_what_can_not_be_compared_is_learned_too() -> None:
     assert 0 < strange <= 12
     rebuilt = TpeSource().proposer(study(seed=3), space, history.trials)
     assert rebuilt.ask() == proposer.ask()
+
+
+def test_a_trial_that_was_cut_is_learned_as_a_bad_one() -> None:
+    space, history, slow = crash_space(), History(), 0
+    value = FailureValue(name=LEAST_OBJECTIVE, value=15.0, unit="ms")
+    failure = builders.failure(FailureClass.HOPELESS, values=(value,))
+    proposer = TpeSource().proposer(study(seed=3), space, ())
+    for _ in range(30):
+        values = proposer.ask()
+        assert values is not None
+        candidate = space.settle(space.complete(values), {}).candidate
+        slow += bool(values["bad"])
+        tpot_ms = 10 + float(str(values["size"])) / 1000
+        done = history.add(StudyPhase.SEARCH, tpot_ms=tpot_ms, failure=failure if values["bad"] else None)
+        history.trials[-1] = done.model_copy(update={"candidate": candidate, "proposal": dict(values)})
+        proposer.tell(history.trials[-1])
+    assert 0 < slow <= 12
+    assert TpeSource().proposer(study(seed=3), space, history.trials).ask() is not None
 
 
 def test_a_crash_is_learned_and_not_repeated_all_night() -> None:

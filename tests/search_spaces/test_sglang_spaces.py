@@ -185,6 +185,7 @@ def test_only_the_engine_s_own_refusals_refuse(space: SearchSpace) -> None:
     assert refusing <= {
         "devices-suffice", "replicas-divide-ranks", "ranks-divide-heads", "long-sequence-limit", "draft-model-at-hand",
         "graphs-need-task-queue", "graphs-need-free-launches", "graphs-need-plain-pinned-memory",
+        "prompt-drafts-need-another-device",
     }  # fmt: skip
 
 
@@ -213,7 +214,24 @@ CASES: list[Case] = [
          "deepep_dispatch_tokens": 35, "cuda_graph_bs_decode": (1, 2, 4, 8)}, {},
         {"deepep_dispatch_tokens": 56},
     ),
-    ("dispatch-below-limit", "SPD", {**DEEPEP, "deepep_dispatch_tokens": 2048}, {}, {}),
+    (
+        "dispatch-below-limit", "SPD", {**DEEPEP, "deepep_dispatch_tokens": 2048}, {}, {"deepep_dispatch_tokens": None},
+    ),
+    (
+        "step-within-dispatch-limit", "SD",
+        {**DEEPEP, **DSPARK, "dspark_block_size": 16, "max_running_requests": 768}, {},
+        {"deepep_dispatch_tokens": 1024},
+    ),
+    ("prompt-drafts-need-another-device", "SPD", {"spec_algorithm": "NGRAM"}, {}, {}),
+    (
+        "levels-need-a-prefix-cache", "SP",
+        {"enable_hierarchical_cache": True, "hicache_ratio": 1.5, "disable_radix_cache": True}, {},
+        {"enable_hierarchical_cache": None, "hicache_ratio": None, "disable_radix_cache": True},
+    ),
+    (
+        "caches-no-prefixes", "D", {"enable_hierarchical_cache": True, "hicache_ratio": 1.5}, {},
+        {"enable_hierarchical_cache": None, "hicache_ratio": None},
+    ),
     ("long-sequence-together", "SPD", {**DEEPEP, "long_seq_round": 8}, {}, {"long_seq_per_round_tokens": 8192}),
     (
         "long-sequence-together", "SPD", {**DEEPEP, "long_seq_per_round_tokens": 2048}, {}, {"long_seq_round": 1},

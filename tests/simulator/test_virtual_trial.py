@@ -161,10 +161,19 @@ def test_a_silent_start_is_a_hang(virtual: Virtual, tmp_path: Path) -> None:
     assert outcome.durations_s["ready"] > 30
 
 
-def test_an_engine_that_stops_stepping_runs_into_its_limit(virtual: Virtual, tmp_path: Path) -> None:
+def test_an_engine_that_stops_stepping_is_a_hang_as_with_real_processes(virtual: Virtual, tmp_path: Path) -> None:
     name = with_settings(tmp_path, "freezing", AUTOTUNE_SIM_FAULT="load-hang")
     load = workload(output_tokens=200, request_timeout_s=50.0)
     failure = virtual(job("freeze-1", *GRAPHS, template=name, workload=load)).failure
+    assert failure is not None
+    assert (failure.phase, failure.failure_class) == (Phase.LOAD, FailureClass.HANG)
+    assert failure.summary == "no token for 30 s"
+
+
+def test_requests_that_time_out_before_patience_ends_are_failed_requests(virtual: Virtual, tmp_path: Path) -> None:
+    name = with_settings(tmp_path, "freezing", AUTOTUNE_SIM_FAULT="load-hang")
+    load = workload(output_tokens=200, request_timeout_s=10.0)
+    failure = virtual(job("freeze-2", *GRAPHS, template=name, workload=load)).failure
     assert failure is not None
     assert failure.failure_class in {FailureClass.LOAD_TIMEOUT, FailureClass.REQUEST_ERRORS}
 

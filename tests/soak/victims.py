@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from enum import StrEnum
@@ -54,8 +55,6 @@ def right_ends(victim: Victim, moment: Moment) -> frozenset[str]:
     """
     if victim in CONTROL_PLANE:
         ends = {MEASURED}
-        if victim is Victim.DISPATCHER and moment is Moment.LAUNCHING:
-            ends.add(INFRASTRUCTURE)  # it may die between writing the job down and starting its runner
     else:
         ends = {CRASH} if victim in OF_SERVER else {INFRASTRUCTURE}
         if moment is Moment.REPORTING:
@@ -73,10 +72,7 @@ def find(victim: Victim, folder: Path, service: RunningService) -> int | None:
     """The process id; None when it does not run (yet, or any more)."""
     match victim:
         case Victim.DISPATCHER | Victim.API:
-            try:
-                return service.pid(victim)
-            except (AssertionError, psutil.NoSuchProcess):
-                return None
+            return _child(service, {Victim.API: "api.app", Victim.DISPATCHER: "api.dispatcher"}[victim])
         case Victim.RAYLET:
             return _raylet(service.data)
         case Victim.WORKER:
@@ -100,6 +96,15 @@ def recorded(folder: Path) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     return pids
+
+
+def _child(service: RunningService, module: str) -> int | None:
+    """The child of `up` that runs the module now."""
+    for child in psutil.Process(service.process.pid).children():
+        with contextlib.suppress(psutil.Error):  # it ends while we look at it
+            if module in child.cmdline():
+                return child.pid
+    return None
 
 
 def _named(folder: Path, name: str) -> int | None:

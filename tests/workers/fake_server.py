@@ -43,6 +43,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--reuse-port", action="store_true", help="share the port with others, as engines do")
     parser.add_argument("--healthy-when", help="answer 503 on /health until this file is there")
     parser.add_argument("--stall-requests", action="store_true", help="never answer a completion")
+    parser.add_argument("--api-key", help="answer 401 below /v1 to everybody who does not bear it")
     parser.add_argument("--token-ms", type=float, default=1.0)
     return parser.parse_args()
 
@@ -65,6 +66,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/health":
             waits = self.asked.healthy_when is not None and not Path(self.asked.healthy_when).exists()
             self._answer(503 if self.asked.unhealthy or waits else 200, {})
+        elif not self._knows_key():
+            self._answer(401, {})
         elif self.path == "/v1/models":
             self._answer(200, {"object": "list", "data": [{"id": self.asked.serve or self.asked.model}]})
         else:
@@ -72,6 +75,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         sent = self.rfile.read(int(self.headers["Content-Length"]))
+        if not self._knows_key():
+            self._answer(401, {})
+            return
         if self.path != "/v1/completions":
             self._answer(404, {})
             return
@@ -98,6 +104,9 @@ class Handler(BaseHTTPRequestHandler):
         self._event({"choices": [], "usage": usage})
         self._chunk(b"data: [DONE]\n\n")
         self._chunk(b"")
+
+    def _knows_key(self) -> bool:
+        return self.asked.api_key is None or self.headers.get("authorization") == f"Bearer {self.asked.api_key}"
 
     def _event(self, content: dict[str, Any]) -> None:
         self._chunk(b"data: " + json.dumps({"id": "1", "object": "text_completion", **content}).encode() + b"\n\n")

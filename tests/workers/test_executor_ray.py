@@ -8,11 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from autotune.domain.device import HostReading
 from autotune.domain.failure import FailureClass, Phase
 from autotune.domain.job import TrialJob
 from autotune.engine.ports import TrialExecutor
@@ -21,9 +24,11 @@ from tests.contracts.executor_contract import SLOTS, ExecutorContract, collected
 from tests.workers.scripted_attempt import scripted_job
 from tests.workers.simulated_job import simulated_job
 from workers.attempt_files import AttemptFiles
+from workers.devices.this_host import read_host
 from workers.marked_processes import marked
 from workers.ray_executor import RUN_ATTEMPT, RayExecutor
 from workers.ray_head import RayHead, start_worker_node
+from workers.ray_places import hosts_with_room
 
 pytestmark = [pytest.mark.ray]
 
@@ -251,7 +256,7 @@ def test_real_attempt_is_measured(head: RayHead, attempts_root: Path) -> None:
     executor.close()
 
 
-@pytest.mark.parametrize("how", ["kill the worker", "cancel"])
+@pytest.mark.parametrize("how", ["kill the worker", "kill worker and supervisor", "cancel"])
 def test_servers_of_a_real_attempt_end_with_it(head: RayHead, attempts_root: Path, how: str) -> None:
     executor = connect(head, attempts_root, run_attempt=RUN_ATTEMPT)
     job = simulated_job("real-1-1")
@@ -267,9 +272,14 @@ def test_servers_of_a_real_attempt_end_with_it(head: RayHead, attempts_root: Pat
     else:
         runner = files.runner()
         assert runner is not None
+        if how == "kill worker and supervisor":
+            commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in marked(files.root_text, job.uid)}
+            os.kill(next(pid for pid, words in commands.items() if b"workers.supervisor" in words), signal.SIGKILL)
         os.kill(runner.pid, signal.SIGKILL)
-        assert collected(executor).failure is not None
-        assert eventually(lambda: marked(files.root_text, job.uid) == {})
+        failure = collected(executor).failure
+        assert failure is not None
+        assert failure.failure_class is FailureClass.INFRASTRUCTURE
+        assert marked(files.root_text, job.uid) == {}, "the outcome came before the end of the attempt's processes"
         executor.acknowledge(job.uid)
     executor.close()
 
@@ -305,3 +315,57 @@ def test_a_lost_trial_is_placed_on_another_host_where_one_is_free(executor: RayE
     assert node_of(attempts_root, again[1]) == lost_on
     for job in again:
         executor.cancel(job.uid)
+
+
+def test_an_attempt_runs_on_the_host_that_its_job_names(executor: RayExecutor, attempts_root: Path) -> None:
+    nodes = [node["NodeID"] for node in executor._nodes()]
+    assert len(nodes) == SLOTS
+    for number, node in enumerate(nodes):
+        job = scripted_job(f"named-{number}-1", "wait").model_copy(update={"host": node})
+        executor.submit(job)
+        assert eventually(partial(started, attempts_root, job))
+        assert json.loads((attempts_root / job.uid / "ray.json").read_text())["node_id"] == node
+        let_end(attempts_root, job)
+        assert collected(executor).measurement is not None
+        executor.acknowledge(job.uid)
+    lost = scripted_job("named-9-1", "wait").model_copy(update={"host": "node-of-nobody"})
+    with pytest.raises(Unavailable, match="host node-of-nobody is not in the cluster"):
+        executor.submit(lost)
+    assert executor.adopt(lost) is False
+
+
+def test_a_host_with_room_is_one_with_a_free_slot(executor: RayExecutor, attempts_root: Path) -> None:
+    here = socket.gethostname()
+    assert list(executor.hosts_with_room()) == [here]
+    jobs = [scripted_job(f"room-{n}-1", "wait") for n in range(SLOTS)]
+    executor.submit(jobs[0].model_copy(update={"host": here}))
+    assert list(executor.hosts_with_room()) == [here]
+    executor.submit(jobs[1])
+    assert list(executor.hosts_with_room()) == []
+    assert eventually(lambda: all(started(attempts_root, job) for job in jobs))
+    for job in jobs:
+        let_end(attempts_root, job)
+    assert eventually(lambda: len(executor.collect(0.5)) == SLOTS)
+    for job in jobs:
+        executor.acknowledge(job.uid)
+
+
+def test_each_host_is_asked_for_its_own_devices(executor: RayExecutor, attempts_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "host.yaml").write_text("devices: simulated\ncount: 4\n")
+    here = socket.gethostname()
+    found = executor.on_host(here, read_host, tmp_path, attempts_root, timeout_s=60)
+    reading = HostReading.model_validate_json(found)
+    assert (reading.inventory.host, len(reading.inventory.devices)) == (here, 4)
+    (tmp_path / "host.yaml").write_text("devices: gpu\n")
+    with pytest.raises(Unavailable, match=r"^host\.yaml has 1 problem; host\.yaml.*devices: "):
+        executor.on_host(here, read_host, tmp_path, attempts_root, timeout_s=60)
+    with pytest.raises(Unavailable, match="node-of-nobody is not in the cluster"):
+        executor.on_host("node-of-nobody", read_host, tmp_path, attempts_root, timeout_s=60)
+
+
+def test_room_by_host() -> None:
+    nodes = [{"NodeManagerHostname": host, "Resources": {"slot": slots}} for host, slots in (("a", 2), ("b", 1))]
+    assert hosts_with_room(nodes, "slot", Counter()) == ["a", "b"]
+    assert hosts_with_room(nodes, "slot", Counter({"b": 1})) == ["a"]
+    assert hosts_with_room(nodes, "slot", Counter({None: 1})) == ["a"], "it may be on any of them"
+    assert hosts_with_room(nodes, "slot", Counter({"a": 1, None: 1})) == []

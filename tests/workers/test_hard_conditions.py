@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 import yaml
 
+from autotune.domain.early_abort import HopelessAbove, least_objective
 from autotune.domain.failure import Failure, FailureClass, Phase
 from autotune.domain.job import TrialJob, TrialOutcome
 from autotune.domain.template import Deadlines, LaunchTemplate
-from autotune.domain.workload import Workload
+from autotune.domain.workload import LoadLevel, Workload
 from tests.workers.launching import (
     MODEL,
     QUICK,
@@ -358,6 +359,18 @@ def test_a_lost_cause_is_not_waited_for(
     assert left(tmp_path) == {}
 
 
+def test_a_hopeless_load_is_cut_and_tells_the_least_that_the_trial_would_cost(tmp_path: Path) -> None:
+    one = simulated_job("s1-t0-a1")
+    load = one.workload.model_copy(update={"levels": (LoadLevel(concurrency=1, requests=5_000),)})
+    above = HopelessAbove(limits_ms={"c1": 1e-3}, objective_ms=12.5, trial=3)
+    one = one.model_copy(update={"workload": load, "hopeless_above": above})
+    failure = failure_of(run_attempt(one, tmp_path, HostTemplates(None)))
+    assert (failure.phase, failure.failure_class) == (Phase.LOAD, FailureClass.HOPELESS), failure
+    assert failure.summary.startswith("c1: at least ")
+    assert least_objective(failure) == 12.5
+    assert left(tmp_path) == {}
+
+
 # --- phases of a start ------------------------------------------------------------------------
 
 BEGIN, END = "Starting to load model tiny...", "Loading model weights took 1.2000 GB"
@@ -369,6 +382,17 @@ def test_a_part_of_the_start_has_a_limit_of_its_own(tmp_path: Path) -> None:
     failure = failure_of(run(tmp_path, job("--say", BEGIN, "--chatter-s", "160"), launch))
     assert (failure.phase, failure.failure_class) == (Phase.READY, FailureClass.START_TIMEOUT), failure
     assert failure.summary.startswith("weights not over after 1 s")
+
+
+COMPILES = "Using cache directory: /c/torch_compile_cache for vLLM's torch.compile"
+
+
+def test_an_engine_that_compiles_is_not_called_silent(tmp_path: Path) -> None:
+    limits = PATIENT.model_copy(update={"stall_s": 0.5, "ready_s": 4})
+    launch = template(engine="vllm-test", deadlines=limits)
+    failure = failure_of(run(tmp_path, job("--say", COMPILES, "--deaf"), launch))
+    assert failure.failure_class is FailureClass.START_TIMEOUT, failure
+    assert failure.summary.startswith("not ready after")
 
 
 def test_the_parts_of_a_start_are_among_the_durations(tmp_path: Path) -> None:

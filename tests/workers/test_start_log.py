@@ -50,6 +50,20 @@ def test_parts_of_a_start_are_recognised_as_they_come(tmp_path: Path, engine: st
     assert log.durations_s().keys() == {WEIGHTS, CAPTURE}
 
 
+def test_an_engine_that_compiles_may_be_silent_until_it_is_done(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    starts = StartLogs({"server": path}, "vllm", Deadlines())
+    begin = "INFO [backends.py:548] Using cache directory: /c/torch_compile_cache for vLLM's torch.compile"
+    seen = []
+    for line in ("INFO hello", begin, "INFO torch.compile takes 25.34 s in total"):
+        with path.open("a") as file:
+            file.write(line + "\n")
+        starts.overdue()
+        seen.append(starts.compiles("server"))
+    assert seen == [False, True, False]
+    assert starts.durations_s().keys() == {"compile"}
+
+
 def test_an_unknown_engine_has_no_parts(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.write_text("\n".join(VLLM + SGLANG))

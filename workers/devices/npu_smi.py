@@ -14,17 +14,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from autotune.domain.device import Device, DeviceUse
+from autotune.domain.device import HEALTHY, Device, DeviceUse
 from autotune.errors import Unavailable
 
 TIMEOUT_S = 30.0  # 2 s as a rule for 16 devices; a driver that is being reset does not answer at all
+UNKNOWN = "unknown"  # where the column is empty
+NO_MEMORY = "shows no memory"
 _PLACES = ("/usr/local/bin/npu-smi", "/usr/local/sbin/npu-smi")
 _PAIR = re.compile(r"(\d+)\s*/\s*(\d+)")
 _LOGIC_ID = 2  # the column of `npu-smi info -m`; the chip's name is the last one
 
 
 class Chip(NamedTuple):
-    """One chip of the table; `physical` is its Phy-ID, which single-chip cards do not have."""
+    """One chip of the table; `physical` is its Phy-ID, which single-chip cards do not have.
+
+    `memory_mb` is 0 where the table shows none, as it does for a chip that does not answer.
+    """
 
     name: str
     health: str
@@ -34,6 +39,8 @@ class Chip(NamedTuple):
 
 
 ChipKey = tuple[int, int]  # NPU ID and Chip ID
+
+_numbers: dict[Path, dict[ChipKey, tuple[int, str]]] = {}  # by program; asked once in a process
 
 
 def find_program() -> Path | None:
@@ -60,10 +67,10 @@ def read_chips(text: str) -> dict[ChipKey, Chip]:
             continue
         head, first = first, None
         pairs = [(int(used), int(total)) for used, total in _PAIR.findall(cells[2])]
-        # Memory-Usage and HBM-Usage; a chip without HBM shows `0 / 0` there.
+        # Memory-Usage and, where there is HBM, HBM-Usage; one of them may be `0 / 0`.
         used_mb, memory_mb = next(((u, t) for u, t in reversed(pairs) if t > 0), (0, 0))
         npu, _, name = head[0].partition(" ")
-        if not npu.isdigit() or memory_mb == 0:
+        if not npu.isdigit():
             continue
         physical = int(words[1]) if len(words) > 1 and words[1].isdigit() else None
         chips[int(npu), int(words[0])] = Chip(name.strip(), head[1], physical, used_mb, memory_mb)
@@ -99,8 +106,12 @@ def read_numbers(text: str) -> dict[ChipKey, tuple[int, str]]:
 
 
 def devices_of(chips: Mapping[ChipKey, Chip], numbers: Mapping[ChipKey, tuple[int, str]]) -> dict[ChipKey, Device]:
-    """The devices by chip; a chip without a number of the runtime is none, where those are known at all."""
+    """The devices by chip; a chip without a number of the runtime is none, where those are known at all.
+
+    A chip without memory counts as large as the others, and as ill.
+    """
     per_card = Counter(npu for npu, _ in chips)
+    largest_mb = max((chip.memory_mb for chip in chips.values()), default=0)
     devices = {}
     for position, key in enumerate(sorted(chips)):
         chip = chips[key]
@@ -109,8 +120,13 @@ def devices_of(chips: Mapping[ChipKey, Chip], numbers: Mapping[ChipKey, tuple[in
         index, name = numbers.get(key, (position if chip.physical is None else chip.physical, chip.name))
         short = name.removeprefix("Ascend").strip(" _") or name
         # The driver calls both dies of a 910C just so.
-        short = "910C" if short == "910" and per_card[key[0]] == 2 else short
-        devices[key] = Device(index=index, card=key[0], memory_mb=chip.memory_mb, chip=short, health=chip.health)
+        short = "910C" if short == "910" and (per_card[key[0]] == 2 or chip.physical is not None) else short
+        health = chip.health or UNKNOWN
+        if chip.memory_mb == 0 and health == HEALTHY:
+            health = NO_MEMORY
+        memory_mb = chip.memory_mb or largest_mb
+        if memory_mb:
+            devices[key] = Device(index=index, card=key[0], memory_mb=memory_mb, chip=short, health=health)
     return devices
 
 
@@ -120,28 +136,28 @@ class NpuSmi:
     def __init__(self, program: Path, timeout_s: float = TIMEOUT_S) -> None:
         self._program = program
         self._timeout_s = timeout_s
-        self._numbers: dict[ChipKey, tuple[int, str]] = {}
 
-    def devices(self) -> tuple[Device, ...]:
-        """By number. Raises Unavailable when the program fails or shows no chip."""
-        return tuple(sorted(self._read()[0].values(), key=lambda device: device.index))
+    def read(self) -> tuple[tuple[Device, ...], dict[int, DeviceUse]]:
+        """The devices in the order of their numbers, and their memory by number.
 
-    def use(self) -> dict[int, DeviceUse]:
-        """By number. Raises Unavailable as above."""
-        devices, chips, held = self._read()
-        return {
-            device.index: DeviceUse(used_mb=chips[key].used_mb, held_mb=held.get(key, 0))
-            for key, device in devices.items()
-        }
-
-    def _read(self) -> tuple[dict[ChipKey, Device], dict[ChipKey, Chip], dict[ChipKey, int]]:
-        if not self._numbers:  # they change with a restart of the host only
-            self._numbers = read_numbers(self._run("info", "-m"))
+        Raises Unavailable when the program fails, takes longer than `timeout_s`, or shows no device.
+        """
+        if self._program not in _numbers:  # they change with a restart of the host only
+            found = read_numbers(self._run("info", "-m"))
+            if found:
+                _numbers[self._program] = found
         text = self._run("info")
         chips = read_chips(text)
-        if not chips:
-            raise Unavailable(f"{self._program} shows no device: {' '.join(text.split())[:200]}")
-        return devices_of(chips, self._numbers), chips, read_held(text)
+        held = read_held(text)
+        devices = devices_of(chips, _numbers.get(self._program, {}))
+        if not devices:
+            raise Unavailable(f"{self._program} shows no device: {' '.join(text.split())[:200] or 'it says nothing'}")
+        use = {
+            device.index: DeviceUse(used_mb=chips[key].used_mb, held_mb=held.get(key, 0))
+            for key, device in devices.items()
+            if chips[key].memory_mb
+        }
+        return tuple(sorted(devices.values(), key=lambda device: device.index)), use
 
     def _run(self, *words: str) -> str:
         try:
@@ -154,7 +170,9 @@ class NpuSmi:
                 stdin=subprocess.DEVNULL,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except subprocess.TimeoutExpired as error:
+            raise Unavailable(f"{self._program} has not answered within {self._timeout_s:g} s") from error
+        except OSError as error:
             raise Unavailable(f"{self._program} cannot be asked: {error}") from error
         if done.returncode != 0:
             said = " ".join((done.stderr or done.stdout).split())[:200]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
 from pydantic import Field
 
 from autotune.documents import file_text, read_value
-from autotune.domain.device import DeviceUse, Inventory
+from autotune.domain.device import SETTLE_S, HostReading, Inventory
 from autotune.domain.value import Value
-from autotune.errors import InvalidRequest
+from autotune.errors import InvalidRequest, Unavailable
 from workers.devices.npu_smi import NpuSmi, find_program
 from workers.devices.simulated import (
     CHIP,
@@ -37,24 +36,28 @@ class DeviceKind(StrEnum):
 
 
 class HostFile(Value):
-    """`host.yaml`. Count, dies, chip and memory are those of simulated devices; the driver knows its own."""
+    """`host.yaml`. Count, dies, chip and memory are those of simulated devices; the driver knows its own.
+
+    `settle_s`: a device whose memory is not back so long after an attempt is put into quarantine.
+    """
 
     devices: DeviceKind = DeviceKind.AUTO
     count: int = Field(default=DEVICES, ge=1, le=1024)
     dies_per_card: int = Field(default=DIES_PER_CARD, ge=1, le=16)
     chip: str = CHIP
     memory_mb: int = Field(default=MEMORY_MB, ge=1)
+    settle_s: float = Field(default=SETTLE_S, gt=0, le=3600)
 
 
 class ThisHost:
-    """Implements `autotune.engine.ports.DeviceSource` for one host.
+    """Reads the devices of one host.
 
     `program` is npu-smi; looked for when it is not given. Raises InvalidRequest for a `host.yaml` that is wrong, and
     where npu-smi is asked for and absent.
     """
 
     def __init__(self, data_root: Path, attempts_root: Path, program: Path | None = None) -> None:
-        self._name = socket.gethostname()
+        self.name = socket.gethostname()
         path = data_root / HOST_FILE
         self._file = read_value(HostFile, file_text(path), path.name, InvalidRequest) if path.exists() else HostFile()
         self._registry = registry(attempts_root)
@@ -66,19 +69,23 @@ class ThisHost:
         if self._kind is DeviceKind.NPU_SMI and self._driver is None:
             raise InvalidRequest(f"{HOST_FILE} asks for npu-smi, and there is none on this host")
 
-    def inventories(self) -> Sequence[Inventory]:
-        """Of this host alone. Raises Unavailable when the driver does not answer."""
+    def reading(self) -> HostReading:
+        """The devices and their memory now. Raises Unavailable when the driver does not answer."""
+        file = self._file
         if self._driver is not None:
-            devices = self._driver.devices()
+            devices, use = self._driver.read()
         elif self._kind is DeviceKind.SIMULATED:
-            file = self._file
             devices = simulated_devices(file.count, file.dies_per_card, file.chip, file.memory_mb)
+            use = simulated_use(self._registry, file.count)
         else:
-            devices = ()
-        return (Inventory(host=self._name, devices=devices, source=str(self._kind)),)
+            devices, use = (), None
+        inventory = Inventory(host=self.name, devices=devices, source=str(self._kind), settle_s=file.settle_s)
+        return HostReading(inventory=inventory, use=use)
 
-    def use(self, host: str) -> Mapping[int, DeviceUse] | None:
-        """By device. Raises Unavailable when the driver does not answer; None for another host."""
-        if host != self._name:
-            return None
-        return self._driver.use() if self._driver is not None else simulated_use(self._registry, self._file.count)
+
+def read_host(data_root: Path, attempts_root: Path) -> str:
+    """The `HostReading` of whichever host calls this, as JSON. Raises Unavailable, for a wrong `host.yaml` too."""
+    try:
+        return ThisHost(data_root, attempts_root).reading().model_dump_json()
+    except InvalidRequest as error:
+        raise Unavailable("; ".join([error.message, *map(str, error.problems)])) from error

@@ -68,10 +68,7 @@ class Finding(NamedTuple):
     @property
     def settings(self) -> tuple[str, ...]:
         """Names of settings that are often to blame for such a failure, as they are written at launch."""
-        known = catalogue().signature(self.signature)
-        named = [value.setting for value in self.values if value.setting]
-        page = catalogue().classes[self.failure_class].settings
-        return tuple(dict.fromkeys([*named, *(known.settings if known and known.settings else page)]))
+        return catalogue().settings(self.failure_class, self.signature, self.values)
 
 
 def classify(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from autotune.domain.failure import FailureClass, FailureValue, Phase, RetryPolicy
+from autotune.domain.failure import Failure, FailureClass, FailureValue, Phase, RetryPolicy
 from autotune.domain.value import Value
 from workers.failures.classify import Finding, classify
 from workers.failures.evidence import LONGEST_LINE, without_prefix
@@ -74,6 +74,13 @@ def failure_page(
     )
 
 
+def involved(failure: Failure, asked: Mapping[str, str]) -> tuple[Setting, ...]:
+    """The settings of a launch that may be to blame for its failure; `asked` are those that it was given."""
+    often = catalogue().settings(failure.failure_class, failure.signature, failure.values)
+    named = {value.setting for value in failure.values}
+    return _of_these(often, named, asked, failure.decisive_line or "")
+
+
 def _place(line: str | None, logs: Mapping[str, str]) -> Place | None:
     if line is None:
         return None
@@ -90,10 +97,15 @@ def _settings(finding: Finding, asked: Mapping[str, str] | None, context: Sequen
     """What the message names and what is often to blame; of these only what was asked for, where that is known."""
     if asked is None:
         return tuple(Setting(name=name) for name in finding.settings)[:MOST_SETTINGS]
-    text = "\n".join(context)
-    named = [name for name in asked if _is_named(name, text)]
-    often = [name for name in finding.settings if name in asked or any(v.setting == name for v in finding.values)]
-    return tuple(Setting(name=name, asked=asked.get(name)) for name in dict.fromkeys([*often, *named]))[:MOST_SETTINGS]
+    return _of_these(finding.settings, {v.setting for v in finding.values}, asked, "\n".join(context))
+
+
+def _of_these(
+    often: Sequence[str], told: Collection[str | None], asked: Mapping[str, str], text: str
+) -> tuple[Setting, ...]:
+    names = [name for name in often if name in asked or name in told]
+    names += [name for name in asked if _is_named(name, text)]
+    return tuple(Setting(name=name, asked=asked.get(name)) for name in dict.fromkeys(names))[:MOST_SETTINGS]
 
 
 def _is_named(setting: str, text: str) -> bool:

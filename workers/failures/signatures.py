@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -155,6 +155,15 @@ class Catalogue(Value):
     def signature(self, name: str | None) -> Signature | None:
         """The signature of this name."""
         return None if name is None else self._by_name.get(name)
+
+    def settings(
+        self, failure_class: FailureClass, signature: str | None, values: Iterable[FailureValue]
+    ) -> tuple[str, ...]:
+        """Names of settings that are often to blame for such a failure, as they are written at launch."""
+        known = self.signature(signature)
+        named = [value.setting for value in values if value.setting]
+        often = known.settings if known and known.settings else self.classes[failure_class].settings
+        return tuple(dict.fromkeys([*named, *often]))
 
     def looked_for(self, engine: str, ready: bool, *, weak: bool) -> Iterator[Signature]:
         """The signatures that may decide, in their order."""

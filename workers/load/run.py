@@ -66,7 +66,7 @@ class LoadRun:
         self._tell = tell
         self._prompts = PromptSource(spec)
         self._transport = RecordingTransport()
-        self._tally = Tally(tell)
+        self._tally = Tally(tell, spec.workload.output_tokens)
         self._url = httpx.URL(spec.base_url + self._prompts.path)
         self._window_s = self._cpu_s = self._lag_ms = 0.0
         self._switches = 0
@@ -84,7 +84,7 @@ class LoadRun:
             transport=self._transport,
             timeout=httpx.Timeout(None),
             trust_env=False,
-            headers={"accept": "text/event-stream", "accept-encoding": "identity", "content-type": "application/json"},
+            headers=_headers(self._spec),
         ) as client:
             self._tell(LoadProgress(phase="warm_up"))
             await self._prime(client)
@@ -136,7 +136,7 @@ class LoadRun:
         waiting = iter(exchanges)
         with Heartbeat(asyncio.get_running_loop()) as heartbeat, self._undisturbed():
             start_ns = time.monotonic_ns()
-            async with self._tally.running(), asyncio.TaskGroup() as group:
+            async with self._tally.running(streams), asyncio.TaskGroup() as group:
                 for _ in range(streams):
                     group.create_task(self._stream(client, waiting, start_ns))
         self._lag_ms = max(self._lag_ms, heartbeat.worst_ms())
@@ -200,3 +200,11 @@ async def _until(due_ns: int) -> None:
         if left_ns <= 0:
             return
         await asyncio.sleep(left_ns / 1e9)
+
+
+def _headers(spec: LoadSpec) -> dict[str, str]:
+    """The key itself stands in no file: only this process knows it."""
+    headers = {"accept": "text/event-stream", "accept-encoding": "identity", "content-type": "application/json"}
+    if spec.api_key_variable is not None:
+        headers["authorization"] = f"Bearer {os.environ[spec.api_key_variable]}"
+    return headers

@@ -21,7 +21,8 @@ class LoadSpec(Value):
     ids from `prompt_token_low` to `prompt_token_high`, so that its length is exact; with `chat` it is as many
     words, and its length in tokens is whatever the server's template and tokenizer make of it.
     The same seed gives the same prompts, request by request; `study_seed` gives the prefix that they share and the
-    times of an open loop, which are the same for every trial of a study.
+    times of an open loop, which are the same for every trial of a study. `api_key_variable` names the variable of
+    the load process's environment that holds the key which requests carry.
     """
 
     base_url: str = Field(pattern=r"^https?://[^/\s]+(/[^\s?#]*)?$")
@@ -32,6 +33,7 @@ class LoadSpec(Value):
     api: Api = "completions"
     prompt_token_low: StrictInt = Field(default=100, ge=0)
     prompt_token_high: StrictInt = Field(default=999, ge=1)
+    api_key_variable: str | None = None
 
     @field_validator("base_url")
     @classmethod
@@ -85,13 +87,15 @@ class LoadTally(Value):
 
     `failed` of the `ended` requests failed, with `error` as the latest reason; answers that only turn out to be
     wrong when they are read in full are not among them. `idle_s`: since the last word on any open request; None
-    while none is open.
+    while none is open. `waves_ms`: the mean time per token of each wave of good answers, as many as the level has
+    streams; whole ones only.
     """
 
     ended: int
     failed: int
     error: str | None = None
     idle_s: float | None = None
+    waves_ms: tuple[float, ...] = ()
 
 
 class LoadProgress(Value):

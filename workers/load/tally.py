@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -13,14 +14,19 @@ from workers.load.stream import sample
 
 TALLY_S = 0.5
 
+_EVENT = b"data:"
 _STATUS = slice(9, 12)  # of `HTTP/1.1 200 OK`
 
 
 class Tally:
     """Counts requests as they end; a few microseconds each, since it runs beside the measurement."""
 
-    def __init__(self, tell: Callable[[LoadTally], None]) -> None:
+    def __init__(self, tell: Callable[[LoadTally], None], output_tokens: int) -> None:
         self._tell = tell
+        self._output_tokens = output_tokens
+        self._streams = 1
+        self._wave_ms: list[float] = []
+        self._waves_ms: list[float] = []
         self._ended = 0
         self._failed = 0
         self._error: str | None = None
@@ -42,11 +48,25 @@ class Tally:
             if recording.end is not End.COMPLETE or head[_STATUS] != b"200":
                 self._failed += 1
                 self._error = sample(recording, 0, recording.send_ns, 0.0).error
+            else:
+                self._pace(recording)
+
+    def _pace(self, recording: Recording) -> None:
+        """By the first read with an event, since heads may come long before, and by the tokens that were asked for."""
+        first = next((read for read in recording.reads if _EVENT in read.data), None)
+        if first is None or self._output_tokens < 2:
+            return
+        self._wave_ms.append((recording.reads[-1].user_ns - first.user_ns) / 1e6 / (self._output_tokens - 1))
+        if len(self._wave_ms) == self._streams:
+            self._waves_ms.append(round(math.fsum(self._wave_ms) / self._streams, 4))
+            self._wave_ms.clear()
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Around a level: tells every half second, and once at its end."""
+    async def running(self, streams: int = 1) -> AsyncIterator[None]:
+        """Around a level of so many streams: tells every half second, and once at its end."""
         self._ended = self._failed = 0
+        self._streams = streams
+        self._wave_ms, self._waves_ms = [], []
         self._error = None
         ticking = asyncio.create_task(self._tick())
         try:
@@ -64,7 +84,8 @@ class Tally:
             # Requests that come while a server stands still are no sign of life.
             since_ns = max(self._last_word_ns, min(sent), max(words, default=0))
             idle_s = round(max(time.monotonic_ns() - since_ns, 0) / 1e9, 3)
-        return LoadTally(ended=self._ended, failed=self._failed, error=self._error, idle_s=idle_s)
+        waves_ms = tuple(self._waves_ms)
+        return LoadTally(ended=self._ended, failed=self._failed, error=self._error, idle_s=idle_s, waves_ms=waves_ms)
 
     async def _tick(self) -> None:
         while True:

@@ -34,6 +34,7 @@ export const studies = (state, offset, limit) => json(`/studies?${query({ state,
 export const study = (id) => json(`/studies/${id}`);
 export const trials = (id, offset, limit) => json(`/studies/${id}/trials?${query({ offset, limit })}`);
 export const trial = (id, number) => json(`/studies/${id}/trials/${number}`);
+export const hosts = () => json("/hosts");
 export const recipe = (id) => json(`/studies/${id}/recipe`);
 export const exportUrl = (id, format) => `${ROOT}/studies/${id}/export?${query({ format })}`;
 export const logUrl = (id, number) => `${ROOT}/studies/${id}/trials/${number}/log`;

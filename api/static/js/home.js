@@ -7,7 +7,9 @@ import { count, metricName, number, percent, stateBadge, time, unit } from "./fo
 import * as url from "./url_state.js";
 
 const PAGE = 25;
+const MOST_NOTES = 3;
 const list = byId("studies");
+const notes = byId("devices");
 const filter = byId("state");
 
 function line({ study, counts, trials_total, baseline_objective, best }) {
@@ -89,7 +91,27 @@ function pager(page) {
   );
 }
 
+// What keeps trials from devices and asks for somebody: quarantines, hosts that do not answer.
+function complaints(hosts) {
+  return hosts.flatMap(({ host, problem, devices }) => [
+    ...(problem ? [`${host} takes no trials now, it cannot be asked: ${problem}`] : []),
+    ...devices.flatMap(({ index, quarantine }) => (quarantine ? [`Device ${index} of ${host} is in quarantine: ${quarantine.reason}`] : [])),
+  ]);
+}
+
+async function loadNotes() {
+  // The studies say it when the service does not answer.
+  const found = complaints(await api.hosts().catch(() => []));
+  const more = found.length - MOST_NOTES;
+  put(
+    notes,
+    found.slice(0, MOST_NOTES).map((text) => h("div", { class: "note warn" }, text)),
+    more > 0 ? h("div", { class: "note warn" }, `and ${more} more: autotune hosts`) : null,
+  );
+}
+
 async function load() {
+  loadNotes();
   const state = url.read("state");
   const offset = Number.parseInt(url.read("offset", "0"), 10) || 0;
   try {

@@ -55,12 +55,22 @@ function decisive({ decisive_line: line }, context) {
   return h("pre", { class: "code context", tabindex: "0", "aria-label": "The line that decided, with its neighbours in the log" }, rows);
 }
 
-function failed({ failure, context, policy }) {
+function cause({ means, cause: from, settings }) {
+  const names = settings.map(({ name, asked }, i) => [i > 0 && ", ", h("code", {}, asked === null ? name : `${name}=${asked}`)]);
+  return [
+    h("p", {}, means),
+    h("p", {}, h("b", {}, "Likely cause: "), from),
+    names.length > 0 && h("p", {}, h("b", {}, "Settings involved: "), names),
+  ];
+}
+
+function failed({ failure, context, about, policy }) {
   return section(
     "Failure",
     h("p", {}, h("span", { class: "badge bad" }, failure.failure_class), ` in phase ${failure.phase}: ${failure.summary}`),
     decisive(failure, context),
     failure.exit_code !== null && h("p", { class: "muted" }, `exit code ${failure.exit_code}`),
+    about && cause(about),
     policy && h("p", {}, h("b", {}, "What the study does: "), policy.sentence),
   );
 }

@@ -39,6 +39,14 @@ class LoadCancelled(Exception):
     """The load was told to stop."""
 
 
+class LoadStalled(Exception):
+    """No word came on any open request for `idle_s`."""
+
+    def __init__(self, idle_s: float) -> None:
+        super().__init__(f"no token for {idle_s:g} s")
+        self.idle_s = idle_s
+
+
 @dataclass(slots=True)
 class _Request:
     """One request that was sent, in s on the virtual clock."""
@@ -58,16 +66,24 @@ class VirtualLoad:
 
     `tells_cached`: the server's usage says how many tokens of a prompt it found in its cache. Once `cancelled`
     gives True, a run ends at its next step. Raises PromptsExhausted for a spec that can't be run; each run raises
-    LoadTooLong when the clock passes `limit_s`, LoadCancelled, and ServerDied.
+    LoadTooLong when the clock passes `limit_s`, LoadStalled when nothing is heard of open requests for `patience_s`,
+    LoadCancelled, and ServerDied.
     """
 
     def __init__(
-        self, deployment: Deployment, spec: LoadSpec, cancelled: Callable[[], bool], *, tells_cached: bool = False
+        self,
+        deployment: Deployment,
+        spec: LoadSpec,
+        cancelled: Callable[[], bool],
+        *,
+        tells_cached: bool = False,
+        patience_s: float = math.inf,
     ) -> None:
         self._deployment = deployment
         self._spec = spec
         self._cancelled = cancelled
         self._tells_cached = tells_cached
+        self._patience_s = patience_s
         self._finds_prefix = False
         self._prompts = VirtualPrompts(spec, deployment.block_size, drafts=deployment.drafts)
 
@@ -111,8 +127,8 @@ class VirtualLoad:
     def _drive(self, level: _Level, limit_s: float) -> None:
         while level.is_open:
             if self._cancelled():
-                raise LoadCancelled
-            level.advance()
+                raise LoadCancelled("cancelled")
+            level.advance(self._patience_s)
             if self._deployment.now_s > limit_s:
                 raise LoadTooLong
 
@@ -144,6 +160,7 @@ class _Level:
         self._ready_s = self._start_s  # one request is sent after another, never two at once
         self._by_sequence: dict[Sequence, _Request] = {}
         self._by_deadline: deque[_Request] = deque()
+        self._last_word_s = -math.inf
         self._samples: list[RequestSample | None] = [None] * level.requests
         self._sent = 0
 
@@ -156,16 +173,24 @@ class _Level:
     def samples(self) -> tuple[RequestSample, ...]:
         return tuple(sample for sample in self._samples if sample is not None)
 
-    def advance(self) -> None:
-        """Send the next request, or let the servers work until it comes."""
+    def advance(self, patience_s: float = math.inf) -> None:
+        """Send the next request, or let the servers work until it comes. Raises LoadStalled."""
         deployment, send_s = self._deployment, self._next_send_s()
         arrival_s = send_s + REQUEST_S
         if deployment.idle or arrival_s <= deployment.now_s:
             self._send(send_s)
             return
-        for progress in deployment.advance(min(arrival_s, self._next_deadline_s())):
+        until_s = min(arrival_s, self._next_deadline_s(), self._heard_s() + patience_s)
+        for progress in deployment.advance(until_s):
             self._book(progress)
         self._time_out()
+        if deployment.now_s - self._heard_s() >= patience_s:
+            raise LoadStalled(patience_s)
+
+    def _heard_s(self) -> float:
+        """The last word on any open request, or when the oldest of them was sent; never where none is open."""
+        self._next_deadline_s()
+        return max(self._last_word_s, self._by_deadline[0].sent_s) if self._by_deadline else math.inf
 
     def _next_send_s(self) -> float:
         if not self._free_s or self._sent == self._level.requests:
@@ -197,7 +222,7 @@ class _Level:
         if request is None:
             return
         request.first_s = min(request.first_s, progress.first_s)
-        request.last_s = progress.last_s
+        request.last_s = self._last_word_s = progress.last_s
         request.events += progress.events
         if progress.ended and progress.last_s + EVENT_S <= request.deadline_s:
             del self._by_sequence[progress.sequence]

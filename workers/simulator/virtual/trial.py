@@ -8,17 +8,18 @@ import threading
 from collections.abc import Iterator, Mapping
 
 from autotune.domain.effective import EffectiveConfig
-from autotune.domain.failure import Failure, FailureClass, Phase
+from autotune.domain.failure import FailureClass, Phase
 from autotune.domain.job import Provenance, TrialJob, TrialOutcome
 from autotune.domain.knobs import SERVER
 from autotune.domain.measurement import Measurement, RequestSample
 from autotune.domain.template import LaunchTemplate
 from autotune.engine.ports import TemplateSource
-from autotune.errors import InvalidCandidate, InvalidTemplate, NotFound
+from autotune.errors import InvalidTemplate
+from workers.attempt_failures import AttemptFailures, Ended
 from workers.attempt_files import LOG_TAIL_BYTES, AttemptFiles
-from workers.conclusions import ROUTER, broken_level, endpoint, measured, not_applied, provenance
+from workers.conclusions import ROUTER, broken_level, endpoint, measured, provenance
 from workers.effective.roles import effective_texts
-from workers.failures.classify import Finding, classify, describe_exit
+from workers.failures.classify import Finding
 from workers.load.prompts import PromptsExhausted
 from workers.load.spec import LoadSpec
 from workers.redaction import redact, secret_values
@@ -33,7 +34,7 @@ from workers.simulator.start.booting import Booted
 from workers.simulator.start.random_faults import freeze_after_steps
 from workers.simulator.variables import SEED
 from workers.simulator.virtual.deployment import Deployment, SingleServer
-from workers.simulator.virtual.load import LoadCancelled, LoadTooLong, VirtualLoad
+from workers.simulator.virtual.load import LoadCancelled, LoadStalled, LoadTooLong, VirtualLoad
 from workers.simulator.virtual.patient_machine import PatientMachine, Silent
 from workers.simulator.virtual.prefill_decode import PrefillDecode
 from workers.simulator.virtual.server import ServerDied, VirtualServer
@@ -43,15 +44,8 @@ FIRST_PORT = 8000  # nothing is bound: ports only stand in command lines and log
 COMMAND = ("{python}", "-m", "workers.simulator")  # how a template starts a simulated server
 _ERRORS = threading.Lock()  # sys.stderr is one name for all threads, and argparse writes there
 REFUSED = 1  # exit status of a server that refuses its configuration
+_FAULTS = {PromptsExhausted: FailureClass.CLIENT_FAULT, LoadCancelled: FailureClass.INFRASTRUCTURE}
 DIED = 1  # exit status of a server that runs out of memory under load
-
-
-class _Ended(Exception):
-    """The attempt cannot go on."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.summary)
-        self.failure = failure
 
 
 def run_trial(
@@ -73,23 +67,19 @@ class _Trial:
         self._files = files
         self._templates = templates
         self._cancelled = cancelled
-        self._phase = Phase.PLACE
+        self._failures = AttemptFailures()
         self._durations: dict[str, float] = {}
-        self._engine = ""
         self._endpoint = SERVER
-        self._told_role: str | None = None  # the role that failed
-        self._signature: str | None = None  # of the catalogue
-        self._secrets: tuple[str, ...] = ()
         self._provenance: Provenance | None = None
         self._logs: dict[str, io.StringIO] = {}
         self._ready_at: dict[str, int] = {}  # characters of each role's log when the servers became ready
         self._effective: dict[str, EffectiveConfig] = {}
 
     def run(self) -> TrialOutcome:
-        measurement, failure = self._measure_or_fail()
-        tail = redact(_tail(self._text(self._told_role or self._endpoint)), self._secrets)
+        measurement, failure = self._failures.attempted(self._measure, _FAULTS)
+        tail = redact(_tail(self._text(self._failures.told_role or self._endpoint)), self._failures.secrets)
         for role in self._logs:
-            self._files.log(role).write_text(redact(self._text(role), self._secrets), encoding="utf-8")
+            self._files.log(role).write_text(redact(self._text(role), self._failures.secrets), encoding="utf-8")
         return TrialOutcome(
             uid=self._job.uid,
             measurement=measurement,
@@ -100,37 +90,19 @@ class _Trial:
             effective=self._effective,
         )
 
-    def _measure_or_fail(self) -> tuple[Measurement | None, Failure | None]:
-        try:
-            return self._measure(), None
-        except _Ended as ended:
-            return None, ended.failure
-        except InvalidCandidate as error:
-            reasons = "; ".join(map(str, error.problems))
-            return None, self._failure(FailureClass.INVALID_CONFIG, error.message, reasons)
-        except InvalidTemplate as error:
-            words = "; ".join([error.message, *map(str, error.problems)])
-            return None, self._failure(FailureClass.INFRASTRUCTURE, words)
-        except NotFound as error:
-            return None, self._failure(FailureClass.INFRASTRUCTURE, error.message)
-        except PromptsExhausted as error:
-            return None, self._failure(FailureClass.CLIENT_FAULT, f"PromptsExhausted: {error}")
-        except LoadCancelled:
-            return None, self._failure(FailureClass.INFRASTRUCTURE, "cancelled")
-
     # --- the phases -------------------------------------------------------------------------
 
     def _measure(self) -> Measurement:
         self._begin(Phase.PLACE)
         template = self._templates.template(self._job.deployment.template)
         _check_simulated(template)
-        self._engine = template.engine
+        self._failures.engine = template.engine
         self._endpoint = endpoint(template)
         self._begin(Phase.LAUNCH)
         ports = {role: FIRST_PORT + number for number, role in enumerate(template.roles)}
         commands = role_commands(self._job, template, self._files, HOST, ports)
-        self._secrets = secret_values((c.env for c in commands.values()), (c.argv for c in commands.values()))
-        self._provenance = provenance(template, commands, self._secrets, virtual_time=True)
+        self._failures.secrets = secret_values((c.env for c in commands.values()), (c.argv for c in commands.values()))
+        self._provenance = provenance(template, commands, self._failures.secrets, virtual_time=True)
         self._begin(Phase.READY)
         booted: dict[str, Booted] = {}
         for role, command in commands.items():
@@ -169,12 +141,9 @@ class _Trial:
         except NotStarted as error:
             raise self._died(role, error.code) from error
         except Silent as error:
-            self._told_role = role
-            finding = self._classify(None, role)
-            if finding.signature is None:
-                finding = finding._replace(failure_class=FailureClass.HANG)
-            summary = f"no new line in the log for {stall_s:g} s"
-            raise _Ended(self._found(finding, summary)) from error
+            self._failures.told_role = role
+            finding = self._classify(silence_s=stall_s)
+            raise self._failures.found(finding, f"no new line in the log for {stall_s:g} s") from error
         finally:  # roles start side by side
             self._durations[Phase.READY] = max(self._durations[Phase.READY], round(machine.waited_s, 3))
         boot.narrator.listening(boot.host, boot.port)
@@ -196,7 +165,7 @@ class _Trial:
                 return PrefillDecode(servers[Role.PREFILL], servers[Role.DECODE], system)
         roles = ", ".join(f"{name} ({one.cost.config.role})" for name, one in booted.items())
         text = f"virtual time knows one server, or one for prefill and one for decode; here are: {roles or 'none'}"
-        raise _Ended(self._failure(FailureClass.INFRASTRUCTURE, text))
+        raise Ended(self._failures.failure(FailureClass.INFRASTRUCTURE, text))
 
     def _load(
         self, template: LaunchTemplate, deployment: Deployment, *, tells_cached: bool
@@ -208,7 +177,8 @@ class _Trial:
             seed=self._job.seed,
             study_seed=self._job.study_seed,
         )
-        load = VirtualLoad(deployment, spec, self._cancelled.is_set, tells_cached=tells_cached)
+        patience_s = template.deadlines.token_stall_s or template.deadlines.stall_s
+        load = VirtualLoad(deployment, spec, self._cancelled.is_set, tells_cached=tells_cached, patience_s=patience_s)
         self._begin(Phase.WARM_UP)
         with self._limited(load, template.deadlines.warm_up_s) as end_s:
             load.warm_up(end_s)
@@ -216,11 +186,7 @@ class _Trial:
         with self._limited(load, template.deadlines.load_s) as end_s:
             levels = {level.name: load.level(level, end_s) for level in spec.workload.levels}
         if (broken := broken_level(levels)) is not None:
-            finding = self._classify(None)
-            if finding.signature is not None:
-                summary = f"{broken.summary}: {broken.commonest}"
-                raise _Ended(self._found(finding, summary))
-            raise _Ended(self._failure(FailureClass.REQUEST_ERRORS, broken.summary, broken.commonest))
+            raise self._failures.refused(broken, self._classify())
         return levels
 
     @contextlib.contextmanager
@@ -230,58 +196,35 @@ class _Trial:
         try:
             yield begun_s + limit_s
         except LoadTooLong as error:
-            finding = self._classify(None)
-            summary = f"the {self._phase.replace('_', '-')} did not end within {limit_s:g} s"
-            raise _Ended(self._found(finding, summary)) from error
+            raise self._failures.late(limit_s, self._classify()) from error
+        except LoadStalled as error:
+            raise self._failures.stalled(error.idle_s, self._classify(silence_s=error.idle_s)) from error
         finally:
-            self._durations[self._phase] = round(load.now_s - begun_s, 3)
+            self._durations[self._failures.phase] = round(load.now_s - begun_s, 3)
 
     def _check_applied(self, template: LaunchTemplate) -> None:
         """Raises when a server did not read a setting: what would be measured is another configuration."""
         texts = {role: self._text(role) for role in template.roles}
-        self._effective = effective_texts(self._job.plan, template, texts, self._secrets)
-        if (ignored := not_applied(self._effective)) is not None:
-            raise _Ended(self._failure(FailureClass.CONFIG_NOT_APPLIED, ignored.summary, ignored.line))
+        self._effective = effective_texts(self._job.plan, template, texts, self._failures.secrets)
+        self._failures.check_applied(self._effective)
 
     # --- what came of it --------------------------------------------------------------------
 
     def _begin(self, phase: Phase) -> None:
-        self._phase = phase
+        self._failures.phase = phase
         self._durations[phase] = 0.0
 
     def _text(self, role: str) -> str:
         return self._logs[role].getvalue() if role in self._logs else ""
 
-    def _died(self, role: str, code: int) -> _Ended:
-        self._told_role = role
-        finding = self._classify(code, role)
-        summary = f"{role} ended with {describe_exit(code)} in phase {self._phase}"
-        return _Ended(self._found(finding, summary, code))
+    def _died(self, role: str, code: int) -> Ended:
+        self._failures.told_role = role
+        return self._failures.died(role, code, self._classify(code))
 
-    def _classify(self, exit_code: int | None, first_role: str = SERVER) -> Finding:
+    def _classify(self, exit_code: int | None = None, silence_s: float | None = None) -> Finding:
         """From everything that was written since the servers became ready, or since the start."""
-        ordered = sorted(self._logs, key=lambda role: role != first_role)
-        texts = [self._text(role)[self._ready_at.get(role, 0) :] for role in ordered]
-        finding = classify(self._phase, exit_code, texts, self._engine)
-        self._signature = finding.signature
-        return finding
-
-    def _found(self, finding: Finding, summary: str, exit_code: int | None = None) -> Failure:
-        """What the log told, with the numbers in it."""
-        told = self._failure(finding.failure_class, summary, finding.line, exit_code)
-        return told.model_copy(update={"values": finding.values})
-
-    def _failure(
-        self, failure_class: FailureClass, summary: str, line: str | None = None, exit_code: int | None = None
-    ) -> Failure:
-        return Failure(
-            phase=self._phase,
-            failure_class=failure_class,
-            summary=redact(summary, self._secrets),
-            decisive_line=redact(line, self._secrets) if line is not None else None,
-            exit_code=exit_code,
-            signature=self._signature,
-        )
+        logs = {role: self._text(role)[self._ready_at.get(role, 0) :] for role in self._logs}
+        return self._failures.classify(exit_code, logs, silence_s=silence_s)
 
 
 def _answering(booted: Mapping[str, Booted]) -> Booted:

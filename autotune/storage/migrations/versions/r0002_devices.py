@@ -27,6 +27,7 @@ def upgrade() -> None:
         sa.Column("device", sa.Integer(), primary_key=True, autoincrement=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("since", time, nullable=False),
+        sa.Column("attempt", sa.String(200), nullable=True),
     )
     op.create_table(
         "host_inventory",
