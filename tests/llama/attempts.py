@@ -88,7 +88,7 @@ class Loaded:
 
     def server(self) -> int:
         """The engine's process, once it has answered so many requests that the warm-up is long over."""
-        wait_for(lambda: self._answered() > 60, limit_s=120)
+        wait_for(lambda: self._answered() > 400, limit_s=120)
         (pid,) = [pid for pid in left(self._root) if _LAUNCHER in _words(pid)]
         return pid
 

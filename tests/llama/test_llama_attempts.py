@@ -140,12 +140,12 @@ def test_death_under_load(name: str, number: signal.Signals, model: Path, tmp_pa
 
 
 def test_a_server_that_stands_still_under_load(model: Path, tmp_path: Path) -> None:
-    template = llama(model, token_stall_s=6, stop_s=1)
+    template = llama(model, token_stall_s=8, stop_s=1)
     with Loaded(tmp_path, llama_job(workload=short_requests()), template) as attempt:
         os.kill(attempt.server(), signal.SIGSTOP)
         failure = attempt.failure()
     assert (failure.phase, failure.failure_class, failure.exit_code) == (Phase.LOAD, FailureClass.HANG, None)
-    assert failure.summary == "no token for 6 s"
+    assert failure.summary == "no token for 8 s"
 
 
 def test_a_load_that_does_not_end(model: Path, tmp_path: Path) -> None:
