@@ -219,7 +219,7 @@ class _Attempt:
         if told is None:
             return
         level, tally = told
-        patience_s = self._limits.token_stall_s or self._limits.stall_s
+        patience_s = self._limits.token_patience_s(self._job.workload.request_timeout_s)
         if tally.idle_s is not None and tally.idle_s > patience_s:
             self._watch_closely()
             raise self._failures.stalled(patience_s, self._classify(silence_s=tally.idle_s))

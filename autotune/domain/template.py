@@ -45,7 +45,7 @@ class Deadlines(Value):
 
     `weights_s` and `capture_s` are parts of `ready_s`: reading the weights and capturing graphs, for engines whose
     log tells of them. `stall_s`: no new line in the log while starting; an engine that says that it compiles may be
-    silent. `token_stall_s`: no new token of any request under load; as `stall_s` where it is not given.
+    silent. `token_stall_s`: no new token of any request under load.
     """
 
     ready_s: float = Field(default=600, gt=0)
@@ -56,6 +56,14 @@ class Deadlines(Value):
     warm_up_s: float = Field(default=300, gt=0)
     load_s: float = Field(default=3600, gt=0)
     stop_s: float = Field(default=10, gt=0)
+
+    def token_patience_s(self, request_timeout_s: float) -> float:
+        """How long all requests under load may be silent.
+
+        Without `token_stall_s` half of the time that one of them may take, since long prompts are silent for minutes
+        before their first token; never less than a start may be silent.
+        """
+        return self.token_stall_s or max(self.stall_s, request_timeout_s / 2)
 
 
 class RoleTemplate(Value):

@@ -177,7 +177,7 @@ class _Trial:
             seed=self._job.seed,
             study_seed=self._job.study_seed,
         )
-        patience_s = template.deadlines.token_stall_s or template.deadlines.stall_s
+        patience_s = template.deadlines.token_patience_s(self._job.workload.request_timeout_s)
         load = VirtualLoad(deployment, spec, self._cancelled.is_set, tells_cached=tells_cached, patience_s=patience_s)
         self._begin(Phase.WARM_UP)
         with self._limited(load, template.deadlines.warm_up_s) as end_s:
