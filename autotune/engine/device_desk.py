@@ -22,6 +22,7 @@ from autotune.engine.ports import Clock, DeviceSource, StudyStore
 from autotune.errors import InvalidStudy, Unavailable
 
 LOOK_S = 1.0  # between two looks at memory that is still in use
+LAST_LOOK_S = 0.25  # the same, of a service that is being stopped
 ROUND_S = 30.0  # between two looks at all hosts when no trial asks for devices
 GONE = "it is not part of the service now"
 _SIMULATED = "simulated"  # as the source of an inventory
@@ -113,6 +114,16 @@ class DeviceDesk:
             return  # whoever places a trial is told
         finally:
             self._next_round = self._clock.now() + timedelta(seconds=ROUND_S)
+
+    def give_back(self, patience_s: float) -> None:
+        """As `settle`, for the last time: looks until no attempt that is over has a device, or for so long."""
+        end = self._clock.now() + timedelta(seconds=patience_s)
+        while any(lease.ended_at is not None for lease in self._store.device_leases()):
+            self._next_look = self._clock.now()
+            self.settle()
+            if self._clock.now() >= end:
+                return
+            self._clock.sleep(LAST_LOOK_S)
 
     def settle(self) -> None:
         """Take back what attempts that are over have given free; set aside what stays in use for too long.

@@ -14,6 +14,7 @@ from autotune.errors import Conflict, Unavailable
 LEASE = "dispatcher"
 LEASE_S = 15.0
 TURN_S = 0.25
+GIVE_BACK_S = 3.0  # what a server held is free a second or two after its end
 
 
 class Dispatcher:
@@ -54,7 +55,7 @@ class Dispatcher:
         for loop in self._loops.values():
             loop.suspend()
         if self._desk is not None:
-            self._desk.settle()
+            self._desk.give_back(GIVE_BACK_S)
         self._executor.close()
         self.release()
 

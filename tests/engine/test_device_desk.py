@@ -66,6 +66,21 @@ def test_stopping_leaves_no_lease() -> None:
     assert list(world.store.device_leases()) == []
 
 
+def test_a_service_that_stops_waits_a_moment_for_memory_and_no_longer() -> None:
+    world = World()
+    ended(world)
+    desk = world.desk()
+    world.devices.stuck = {0: 40_000, 1: 40_000}
+    desk.settle()
+    begun = world.clock.now()
+    desk.give_back(3.0)
+    assert len(world.store.device_leases()) == 2
+    assert 3.0 <= (world.clock.now() - begun).total_seconds() < 4.0
+    world.devices.stuck = {}
+    desk.give_back(3.0)
+    assert list(world.store.device_leases()) == []
+
+
 def test_a_device_is_taken_back_when_its_memory_is_idle_again() -> None:
     world = World()
     ended(world)

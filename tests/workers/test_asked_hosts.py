@@ -96,3 +96,12 @@ def test_without_a_cluster_there_are_no_hosts() -> None:
     source = AskedHosts(none, Hosts().ask)
     with pytest.raises(Unavailable, match="the cluster does not answer"):
         source.inventories()
+    with pytest.raises(Unavailable, match="the cluster does not answer"):
+        source.use("node-a")
+
+
+def test_the_own_host_is_read_without_a_cluster() -> None:
+    def none() -> list[str]:
+        raise Unavailable("the cluster does not answer")
+
+    assert AskedHosts(none, Hosts().ask, own="node-a").use("node-a") == {0: DeviceUse(used_mb=3000)}

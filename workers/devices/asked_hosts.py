@@ -56,13 +56,19 @@ class _Question:
 class AskedHosts:
     """Implements `autotune.engine.ports.DeviceSource`.
 
-    `hosts` names them, `ask` reads one and may take its time. A host that does not answer is asked once at a time:
+    `hosts` names them, `ask` reads one and may take its time. `own` is the one that we run on: it can be read when
+    nobody knows the others. A host that does not answer is asked once at a time:
     what it says at last is used when it is asked for next. For one thread.
     """
 
     def __init__(
-        self, hosts: Callable[[], Sequence[str]], ask: Callable[[str], HostReading], wait_s: float = WAIT_S
+        self,
+        hosts: Callable[[], Sequence[str]],
+        ask: Callable[[str], HostReading],
+        wait_s: float = WAIT_S,
+        own: str | None = None,
     ) -> None:
+        self._own = own
         self._hosts = hosts
         self._ask = ask
         self._wait_s = wait_s
@@ -76,7 +82,7 @@ class AskedHosts:
 
     def use(self, host: str) -> Mapping[int, DeviceUse] | None:
         """By device; None for a host that has none. Raises Unavailable for a host that has left or does not answer."""
-        if host not in self._hosts():
+        if host != self._own and host not in self._hosts():
             raise Unavailable(f"host {host} is not part of the service now")
         return self._question(host).answer(self._wait_s).use
 
