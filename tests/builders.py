@@ -136,7 +136,7 @@ def new_trial(
 
 def quantiles(value: float, n: int = 16) -> Quantiles:
     """A narrow distribution around the value."""
-    return Quantiles(n=n, mean=value, p50=value, p90=value * 1.05, p99=value * 1.1)
+    return Quantiles(n=n, mean=value, p50=value, p90=value * 1.05, p95=value * 1.08, p99=value * 1.1)
 
 
 def level_measurement(level: str, tpot_ms: float = 10.0, ttft_ms: float = 100.0, **changes: Any) -> LevelMeasurement:
@@ -159,6 +159,12 @@ def level_measurement(level: str, tpot_ms: float = 10.0, ttft_ms: float = 100.0,
         "output_tokens_mean": 16.0,
         "client_lag_p99_ms": 0.1,
         "stamp": "kernel",
+        "ttfo_ms": quantiles(ttft_ms),
+        "decode_tpot_ms": quantiles(tpot_ms),
+        "itl_ms": quantiles(tpot_ms),
+        "steady_output_tok_s": concurrency * 16 * 1000 / e2e_ms,
+        "goodput_per_s": concurrency * 1000 / e2e_ms,
+        "slo_attainment": 1.0,
     }
     return LevelMeasurement(**{**fields, **changes})
 

@@ -215,7 +215,7 @@ def _header(recipe: Recipe, baseline: bool, form: str) -> list[str]:
     for knob, (old, new) in sorted(recipe.changes.items()) if not baseline else ():
         lines += _comment(f"  {knob}: {setting_in_words(old)} -> {setting_in_words(new)}")
     lines += _comment(f"Versions: autotune {recipe.version}. Space {recipe.space}, seed {recipe.seed}.")
-    load = ", ".join(f"{level.name} x {level.requests} requests" for level in recipe.workload.levels)
+    load = ", ".join(f"{level.name} {level.extent}" for level in recipe.workload.levels)
     tokens = f"{recipe.workload.prompt_tokens} prompt and {recipe.workload.output_tokens} output tokens"
     lines += _comment(f"Load: {tokens}; {load}. Limits: {', '.join(map(str, recipe.sla)) or 'none'}.")
     lines += _hook_in_words(recipe.baseline_roles if baseline else recipe.roles)

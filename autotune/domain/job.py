@@ -12,6 +12,7 @@ from autotune.domain.failure import Failure
 from autotune.domain.launch_plan import LaunchPlan
 from autotune.domain.learned_limits import PhaseLimits
 from autotune.domain.measurement import Measurement
+from autotune.domain.objective import Limit
 from autotune.domain.value import Value
 from autotune.domain.workload import Workload
 
@@ -19,8 +20,8 @@ from autotune.domain.workload import Workload
 class TrialJob(Value):
     """One attempt of one trial. `uid` is unique for ever: it names the actor, the folder, the processes.
 
-    `seed` is that of the trial's prompts; `study_seed` that of what all trials of a study are offered alike: the
-    prefix that prompts share, the times at which requests become due.
+    `seed` is that of the prompts, the same for all trials of a study; `study_seed`, from its file, that of the prefix
+    which prompts share and of the times at which requests become due. `sla`: what goodput counts by.
     `stall_limit_s`: end the launch when its log is silent for so long, where a rule asks for less patience
     than the template has. `limits`: what earlier trials of the study say about the length of a phase.
     `avoid_hosts`: run elsewhere where that is possible. `host_devices` were leased for it on `host`, where it must
@@ -37,6 +38,7 @@ class TrialJob(Value):
     workload: Workload
     seed: int
     study_seed: int = 0
+    sla: tuple[Limit, ...] = ()
     stall_limit_s: float | None = None
     limits: PhaseLimits | None = None
     avoid_hosts: tuple[str, ...] = ()

@@ -136,17 +136,17 @@ def environment_words(env: Mapping[str, str], hidden: frozenset[str] = frozenset
 class Attach(Value):
     """The servers run already, at the `url` of each role: they are measured, never started, stopped or changed.
 
-    `api_key_variable` names a variable of the worker's environment; its value goes into requests and nowhere else.
+    `api_key_env` names a variable of the worker's environment; its value goes into requests and nowhere else.
     """
 
-    api_key_variable: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    api_key_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
 def address_problem(url: str) -> str | None:
     """Why a server's address cannot be used, whatever its host allows; None where it can."""
     parts = urlsplit(url)
     if parts.scheme == "https":
-        return "is https, which the load generator does not speak; end TLS in front of it, on the worker host"
+        return "is https, whose certificate names no address; end TLS in front of it, on the worker host"
     if parts.scheme != "http" or not parts.hostname:
         return "is no address such as http://127.0.0.1:8000"
     if parts.username or parts.password or parts.query or parts.fragment or parts.path.rstrip("/"):

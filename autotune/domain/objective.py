@@ -11,30 +11,43 @@ from typing import Any
 from pydantic import ConfigDict, Field, field_validator, model_serializer, model_validator
 
 from autotune.domain.conditions import Conditions
+from autotune.domain.goodput import FIGURES, Goal
 from autotune.domain.measurement import LevelMeasurement, Measurement, Trust
 from autotune.domain.value import Value
 from autotune.domain.workload import LEVEL_NAME
 
 NOT_COMPARABLE = "not comparable"  # how a reason begins that tells of other conditions than the baseline's
-_QUANTILES = {"": "mean", "_p50": "p50", "_p90": "p90", "_p99": "p99"}
+_QUANTILES = {"": "mean", "_p50": "p50", "_p90": "p90", "_p95": "p95", "_p99": "p99"}
+_TIMES = ("tpot", "ttft", "e2e", "ttft_sched", "e2e_sched", "ttfo", "decode_tpot", "itl")
 METRICS: tuple[str, ...] = (
-    *(f"{base}{q}_ms" for base in ("tpot", "ttft", "e2e") for q in _QUANTILES),
+    *(f"{base}{q}_ms" for base in _TIMES for q in _QUANTILES),
     "output_tok_s",
+    "steady_output_tok_s",
     "requests_per_s",
+    "goodput_per_s",
+    "slo_attainment",
     "error_rate",
 )
+_TIME = re.compile(rf"({'|'.join(_TIMES)})(|_p50|_p90|_p95|_p99)_ms")
+_GOAL = re.compile(rf"({'|'.join(figure.removesuffix('_ms') for figure in FIGURES)})(|_p50|_p90|_p95|_p99)_ms")
 """Every metric that an SLA may name. `tpot_ms` is the mean over requests, `tpot_p99_ms` a percentile."""
 
 
 def metric(level: LevelMeasurement, name: str) -> float | None:
-    """The value of a metric at one level; None where it is undefined. Raises KeyError for an unknown name."""
-    match = re.fullmatch(r"(tpot|ttft|e2e)(|_p50|_p90|_p99)_ms", name)
+    """The value of a metric at one level; None where it is undefined. Raises KeyError for an unknown name.
+
+    In a closed loop a request is due when it is sent, so that `ttft_sched_ms` is `ttft_ms` there.
+    """
+    match = _TIME.fullmatch(name)
     if match:
-        quantiles = getattr(level, f"{match[1]}_ms")
-        return None if quantiles is None else float(getattr(quantiles, _QUANTILES[match[2]]))
-    if name in METRICS:
-        return float(getattr(level, name))
-    raise KeyError(name)
+        base = match[1] if level.rate_per_s is not None else match[1].removesuffix("_sched")
+        quantiles = getattr(level, f"{base}_ms")
+        value = None if quantiles is None else getattr(quantiles, _QUANTILES[match[2]])
+    elif name in METRICS:
+        value = getattr(level, name)
+    else:
+        raise KeyError(name)
+    return None if value is None else float(value)
 
 
 def _or_as_text(schema: dict[str, Any]) -> None:
@@ -100,15 +113,28 @@ class Limit(Value):
         return beyond / scale
 
 
+def goals(sla: Sequence[Limit], level: str) -> tuple[Goal, ...]:
+    """What each request of the level has to meet for goodput: the upper limits on times, whatever their percentile."""
+    found: list[Goal] = []
+    for limit in sla:
+        match = _GOAL.fullmatch(limit.metric)
+        if match and limit.op in ("<=", "<", "==") and limit.level in (None, level):
+            found.append(Goal(figure=f"{match[1]}_ms", most_ms=limit.bound))
+    return tuple(found)
+
+
 class ObjectiveMetric(StrEnum):
     """What a study may improve."""
 
     TPOT = "tpot_ms"
+    DECODE_TPOT = "decode_tpot_ms"
     THROUGHPUT = "output_tok_s"
+    STEADY_THROUGHPUT = "steady_output_tok_s"
+    GOODPUT = "goodput_per_s"
 
     @property
     def maximise(self) -> bool:
-        return self is ObjectiveMetric.THROUGHPUT
+        return self not in (ObjectiveMetric.TPOT, ObjectiveMetric.DECODE_TPOT)
 
 
 class Objective(Value):
@@ -162,7 +188,7 @@ class Verdict(Value):
     """The judgement of one measurement. Infeasible comes with reasons; `objective` may still be known.
 
     Not `comparable`: it was measured under other conditions than the baseline, so it is infeasible and has no
-    objective, which would only invite a comparison.
+    objective, which would only invite a comparison. Neither has a measurement that is not trusted.
     """
 
     feasible: bool
@@ -203,7 +229,7 @@ def judge(
     others = () if reference is None else reference.differences(measurement)
     return Verdict(
         feasible=not reasons and not others,
-        objective=None if others else value,
+        objective=None if others or measurement.trust is Trust.INVALID else value,
         comparable=not others,
         margins=tuple(margins),
         reasons=(*(f"{NOT_COMPARABLE}: {other}" for other in others), *reasons),

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 
 from autotune.domain.early_abort import least_objective
-from autotune.domain.failure import Failure, RetryPolicy
+from autotune.domain.failure import Failure, FailureClass, Phase, RetryPolicy
+from autotune.domain.measurement import Measurement, Trust
 from autotune.domain.trial import MAX_ATTEMPTS, StudyPhase, Trial, TrialState
 from autotune.domain.value import Value
 
@@ -15,6 +16,7 @@ TRIES = 2  # a launch may fail for a reason of its own: baseline and recipes get
 MENDED_FIRST = "Nothing that a study varies changes it: mend the host, the image or the model, then resume the study."
 
 SERVICE_STOPPED = "service stopped"
+NOT_TRUSTED = "measurement not trusted"
 EXECUTOR_UNAVAILABLE = "executor unavailable"
 # Said by the control plane itself, of an attempt that nothing on a host has ended.
 _NOBODYS_FAULT = frozenset({SERVICE_STOPPED, EXECUTOR_UNAVAILABLE})
@@ -71,6 +73,21 @@ def back_off_s(failures: Sequence[Failure]) -> float:
     return BACK_OFF_S * BACK_OFF_FACTOR ** (times - 1)
 
 
+def measured_again(measurement: Measurement, before: Iterable[Failure]) -> Failure | None:
+    """Why a launch whose measurement can't be trusted is made once more; None where it stands as it is.
+
+    `before`: why the trial's earlier attempts were lost. The second such measurement is stored with its reasons.
+    """
+    if measurement.trust is not Trust.INVALID or any(failure.signature == NOT_TRUSTED for failure in before):
+        return None
+    return Failure(
+        phase=Phase.LOAD,
+        failure_class=FailureClass.INFRASTRUCTURE,
+        summary=f"the measurement can't be trusted: {'; '.join(measurement.trust_reasons) or 'no reason was given'}",
+        signature=NOT_TRUSTED,
+    )
+
+
 def charged(failures: Iterable[Failure]) -> int:
     """How many of them count towards `MAX_ATTEMPTS`: not those in which the service itself was stopped."""
     return sum(failure.signature not in _NOBODYS_FAULT for failure in failures)
@@ -78,7 +95,9 @@ def charged(failures: Iterable[Failure]) -> int:
 
 def hosts_to_avoid(failures: Iterable[Failure]) -> tuple[str, ...]:
     """Where the next attempt of the trial should not run, each once and in order."""
-    blamed = (f.host for f in failures if f.host is not None and f.signature not in _NOBODYS_FAULT)
+    # What disturbs a measurement most often passes, and another host would be another comparison.
+    spared = _NOBODYS_FAULT | {NOT_TRUSTED}
+    blamed = (f.host for f in failures if f.host is not None and f.signature not in spared)
     return tuple(dict.fromkeys(blamed))
 
 
@@ -116,6 +135,10 @@ def policy_of_attempt(failure: Failure) -> Policy:
     """What the study did about an attempt that did not end its trial."""
     if failure.signature in _NOBODYS_FAULT:
         sentence = "Launched again once there was a place for it; the attempt does not count."
+    elif failure.signature == NOT_TRUSTED:
+        sentence = (
+            "Measured once more; a second measurement that can't be trusted is kept with its reasons, uncompared."
+        )
     else:
         sentence = (
             f"Launched again, on another host where there is one, at most {MAX_ATTEMPTS} times in all; "

@@ -165,9 +165,9 @@ class LaunchTemplate(Value):
             given = [name for name in ("libraries", "stacks", "shared_cache") if getattr(self, name)]
             if given:
                 raise ValueError(f"nothing of an attached server can be chosen; remove `{given[0]}`")
-            variable = self.attach.api_key_variable
+            variable = self.attach.api_key_env
             if variable is not None and is_denied_env(variable):
-                raise ValueError(f"api_key_variable {variable!r} may not be handed to a server; use another name")
+                raise ValueError(f"api_key_env {variable!r} may not be handed to a server; use another name")
         return self
 
     @model_validator(mode="after")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autotune.domain.conditions import Conditions
-from autotune.domain.measurement import Measurement
+from autotune.domain.measurement import Measurement, Trust
 from autotune.domain.trial import StudyPhase, Trial
 
 
@@ -18,11 +18,16 @@ def reference(trials: Iterable[Trial], trial: Trial, measurement: Measurement) -
     gate = [
         other.measurement
         for other in trials
-        if other.phase is StudyPhase.GATE and other.number != trial.number and other.measurement is not None
+        if other.phase is StudyPhase.GATE
+        and other.number != trial.number
+        and other.measurement is not None
+        and other.measurement.trust is not Trust.INVALID
     ]
     return Conditions.median([*gate, measurement] if trial.phase is StudyPhase.GATE else gate)
 
 
 def is_comparable(trial: Trial) -> bool:
-    """Whether the trial's figures may stand beside the baseline's."""
+    """Whether the trial's figures may stand beside the baseline's: trusted, and of the same load."""
+    if trial.measurement is not None and trial.measurement.trust is Trust.INVALID:
+        return False
     return trial.verdict is None or trial.verdict.comparable

@@ -24,6 +24,7 @@ from autotune.domain.retry import (
     back_off_s,
     charged,
     hosts_to_avoid,
+    measured_again,
     retry,
 )
 from autotune.domain.space import Settled
@@ -110,6 +111,9 @@ class StudyLoop:
     def _conclude(self, trial: Trial, outcome: TrialOutcome) -> None:
         """The end of a running attempt: of the trial too, unless another attempt is due."""
         if outcome.failure is not None and self._lost_or_final(trial, outcome.failure, outcome.provenance):
+            return
+        if outcome.measurement and (doubt := measured_again(outcome.measurement, self._lost_before(trial))):
+            self._lose(trial, doubt)
             return
         counted = counted_candidate(self._space, trial.candidate, outcome, self._facts)
         if counted is not None:
@@ -314,8 +318,9 @@ class StudyLoop:
     def _job(self, trial: Trial, placement: Placement | None = None) -> TrialJob:
         spec = self._study.spec
         uid = attempt_uid(self._study, trial.number, trial.attempt)
-        # The same trial is offered the same prompts in every attempt, another trial other ones.
-        digest = hashlib.sha256(f"{spec.seed}/{self._study.uid}/{trial.number}".encode()).digest()
+        # All candidates are offered the same prompts: what differs between two of them is then not their luck with
+        # drafts. Each launch is a fresh server, whose cache knows none of them.
+        digest = hashlib.sha256(f"{spec.seed}/{self._study.uid}".encode()).digest()
         return TrialJob(
             uid=uid,
             study_id=self._study.id,
@@ -326,6 +331,7 @@ class StudyLoop:
             workload=spec.workload,
             seed=int.from_bytes(digest[:4], "big") & 0x7FFFFFFF,
             study_seed=spec.seed,
+            sla=spec.sla,
             stall_limit_s=trial.stall_limit_s,
             limits=self._limits(trial),
             hopeless_above=self._hopeless_above(trial),
