@@ -154,9 +154,10 @@ class _Attempt:
                 workload=self._job.workload,
                 seed=self._job.seed,
                 study_seed=self._job.study_seed,
-                api_key_variable=launcher.api_key_variable,
+                metrics_urls=launcher.urls,
+                api_key_env=launcher.api_key_env,
             )
-            key = {name: os.environ[name] for name in (launcher.api_key_variable,) if name is not None}
+            key = {name: os.environ[name] for name in (launcher.api_key_env,) if name is not None}
             self._load = LoadProcess.start(spec, self._files.folder, program_environment(self._files) | key)
             self._wait_load(self._load, self._limits.warm_up_s)
             self._check_requests(self._load)
@@ -164,7 +165,15 @@ class _Attempt:
             self._wait_load(self._load, self._limits.load_s)
             result = self._result(self._load)
             self._check_applied(template, base_url)  # some corrections come with the first requests
-            return measured(self._job.workload, result.levels, self._effective)
+            return measured(
+                self._job.workload,
+                result.levels,
+                self._effective,
+                result.server,
+                stopped=result.stopped,
+                sla=self._job.sla,
+                host=result.host.load,
+            )
 
     def _remember(self, template: LaunchTemplate, launcher: Launcher, commands: Mapping[str, RoleCommand]) -> None:
         """Provenance and secrets, before anything is started that could fail."""

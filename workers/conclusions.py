@@ -8,9 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from autotune.domain.effective import EffectiveConfig
+from autotune.domain.host_load import HostLoad
 from autotune.domain.job import Provenance
 from autotune.domain.knobs import SERVER
 from autotune.domain.measurement import Measurement, RequestSample, Trust, summarise
+from autotune.domain.objective import Limit, goals
+from autotune.domain.server_truth import ServerTruth
+from autotune.domain.stop_rule import Decision
 from autotune.domain.template import LaunchTemplate
 from autotune.domain.trust import assess
 from autotune.domain.workload import Workload
@@ -86,13 +90,29 @@ def broken_level(levels: Mapping[str, Sequence[RequestSample]]) -> BrokenLevel |
 
 
 def measured(
-    workload: Workload, samples: Mapping[str, Sequence[RequestSample]], effective: Mapping[str, EffectiveConfig]
+    workload: Workload,
+    samples: Mapping[str, Sequence[RequestSample]],
+    effective: Mapping[str, EffectiveConfig],
+    server: Mapping[str, Mapping[str, ServerTruth]] | None = None,
+    *,
+    stopped: Mapping[str, Decision] | None = None,
+    sla: Sequence[Limit] = (),
+    host: HostLoad | None = None,
 ) -> Measurement:
-    """The measurement of one launch; what the engine corrected or did not prove makes it less trusted."""
+    """The measurement of one launch; what the engine corrected or did not prove makes it less trusted.
+
+    `server`: what the counters of each role say, by level; `stopped`: why those with a precision ended. `sla` is what
+    goodput counts by, `host` how the load generator's own host fared.
+    """
     levels = [
-        summarise(level.name, level.concurrency, samples[level.name], level.rate_per_s) for level in workload.levels
+        summarise(
+            level.name, level.concurrency, samples[level.name], level.mean_rate_per_s, goals(sla, level.name)
+        ).model_copy(
+            update={"server": dict((server or {}).get(level.name, {})), "stopped": (stopped or {}).get(level.name)}
+        )
+        for level in workload.levels
     ]
-    measurement = assess(workload, samples, levels)
+    measurement = assess(workload, samples, levels, host)
     configs = effective.values()
     reasons = [str(change) for config in configs for change in config.corrected]
     reasons += [f"{setting} could not be verified" for config in configs for setting in config.unproven]

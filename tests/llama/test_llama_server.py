@@ -18,7 +18,7 @@ from tests.llama.running import ALIAS, Server, started
 from tests.llama.tiny_model import CONTEXT, KV_BYTES_A_TOKEN
 from workers.engines.llama_server import main
 from workers.failures.classify import classify
-from workers.load.stream import events
+from workers.load.answer import events
 
 STOP_S = 30.0
 PROMPT = [300, 401, 502, 603, 704, 805, 906, 300]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -48,6 +49,11 @@ class Script:
     hang_up_s: float | None = None  # so long after a whole answer: close the connection without a word
     answer_early: bool = False  # answer as soon as the head is there, without reading the body
     raw: bytes | None = None  # send exactly this and close
+    head: bytes | None = None  # in place of the head that belongs to `framing`
+    steps: Sequence[tuple[float, bytes]] | None = None  # (s after the head, text): nothing else is sent as the body
+    tear: Literal["close", "reset"] | None = None  # behind the last step, in place of the end of the answer
+    running_usage: bool = False  # usage in every event
+    gather: int = 0  # answer nothing before so many requests are open
     cached: Callable[[Served], int | None] = lambda _: None  # cached tokens that the usage tells; None: nothing of it
 
 
@@ -63,6 +69,7 @@ class Served:
     received_ns: int
     connection: int
     sent_ns: list[int] = field(default_factory=list)
+    head: bytes = b""
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -76,19 +83,24 @@ class MockEndpoint:
     """Serves on 127.0.0.1 while it is entered. `script` may depend on the number of the request, from 0.
 
     `controls`: statuses by path, in turn and the last one for ever; such requests are in `controlled`, as (path,
-    number of requests served before). One of `CONTROL_PATHS` that is not listed is unknown.
+    number of requests served before). One of `CONTROL_PATHS` that is not listed is unknown. `pages`: texts by path,
+    to be got; others are unknown and nothing notes that they were asked for.
     """
 
     def __init__(
         self,
         script: Script | Callable[[int], Script] = WELL_BEHAVED,
         controls: Mapping[str, Sequence[int]] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.served: list[Served] = []
         self.controlled: list[tuple[str, int]] = []
+        self.pages: dict[str, str] = {}
+        self._tls = tls
         self._controls = {path: list(statuses) for path, statuses in (controls or {}).items()}
         self.open_now = 0
         self.open_most = 0
+        self._gathered = asyncio.Event()
         self._script = script if callable(script) else lambda _: script
         self._connections = 0
         self._loop = asyncio.new_event_loop()
@@ -98,7 +110,7 @@ class MockEndpoint:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        starting = asyncio.start_server(self._connection, "127.0.0.1", 0)
+        starting = asyncio.start_server(self._connection, "127.0.0.1", 0, ssl=self._tls)
         self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
         return self
 
@@ -111,7 +123,8 @@ class MockEndpoint:
     @property
     def url(self) -> str:
         assert self._server is not None
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def of_prompt(self) -> dict[tuple[int, ...], Served]:
         return {served.prompt: served for served in self.served}
@@ -142,19 +155,24 @@ class MockEndpoint:
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> bool:
         head = await reader.readuntil(b"\r\n\r\n")
         path = head.split(b" ")[1].decode()
-        if path in CONTROL_PATHS:
+        if path in CONTROL_PATHS or path in self._controls:
+            await reader.readexactly(_length(head))
             return await self._control(path, writer)
+        if head.startswith(b"GET "):
+            return await self._page(path, writer)
         script = self._script(len(self.served))
-        served = Served(path, {}, time.monotonic_ns(), number)
+        served = Served(path, {}, time.monotonic_ns(), number, head=head)
         self.served.append(served)
         if not script.answer_early:
-            lines = head.lower().split(b"\r\n")
-            length = next(int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length:"))
-            served.body = json.loads(await reader.readexactly(length))
+            served.body = json.loads(await reader.readexactly(_length(head)))
             served.received_ns = time.monotonic_ns()
         self.open_now += 1
         self.open_most = max(self.open_most, self.open_now)
         try:
+            if self.open_now >= script.gather > 0:
+                self._gathered.set()
+            if script.gather:
+                await self._gathered.wait()
             goes_on = await _Answer(script, served, writer).send()
         finally:
             self.open_now -= 1
@@ -163,6 +181,13 @@ class MockEndpoint:
             return False
         return goes_on
 
+    async def _page(self, path: str, writer: asyncio.StreamWriter) -> bool:
+        text = self.pages.get(path)
+        body = (text or "").encode()
+        writer.write(b"HTTP/1.1 %d Page\r\ncontent-length: %d\r\n\r\n%s" % (200 if text else 404, len(body), body))
+        await writer.drain()
+        return True
+
     async def _control(self, path: str, writer: asyncio.StreamWriter) -> bool:
         self.controlled.append((path, len(self.served)))
         statuses = self._controls.get(path, [404])
@@ -170,6 +195,11 @@ class MockEndpoint:
         writer.write(b"HTTP/1.1 %d Control\r\ncontent-length: 0\r\n\r\n" % status)
         await writer.drain()
         return True
+
+
+def _length(head: bytes) -> int:
+    lines = head.lower().split(b"\r\n")
+    return next(int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length:"))
 
 
 class _Answer:
@@ -190,10 +220,28 @@ class _Answer:
             head = b"HTTP/1.1 %d No\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
             await self.write(head % (script.status, len(body)) + body)
             return not script.answer_early
-        if script.framing == "length":
+        if script.framing == "length" and script.steps is None:
             return await self.whole()
-        await self.write(CHUNKED if script.framing == "chunked" else UNTIL_EOF)
-        return await self.stream()
+        await self.write(script.head or (CHUNKED if script.framing == "chunked" else UNTIL_EOF))
+        return await (self.stream() if script.steps is None else self.play(script.steps))
+
+    async def play(self, steps: Sequence[tuple[float, bytes]]) -> bool:
+        start = time.monotonic()
+        for due, text in steps:
+            await asyncio.sleep(max(start + due - time.monotonic(), 0))
+            await self.text(text, mark=True)
+        if self.script.tear == "reset":
+            self.reset()
+        if self.script.tear is not None:
+            return False
+        if self.script.framing == "chunked":
+            await self.write(b"0\r\n\r\n")
+        return self.script.framing != "eof"
+
+    def reset(self) -> None:
+        sock = self.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
 
     async def whole(self) -> bool:
         count = self.count()
@@ -218,9 +266,7 @@ class _Answer:
                 await self.event({"error": {"message": "engine died", "code": 500}})
                 break
             if number == script.reset_after:
-                sock = self.writer.get_extra_info("socket")
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                self.writer.transport.abort()
+                self.reset()
                 return False
             if number == script.close_after:
                 return False
@@ -230,7 +276,8 @@ class _Answer:
             sent += count
             if script.comments:
                 await self.text(b": still here" + script.newline * 2)
-            await self.event(self.choice(script.word * count, None), mark=True)
+            message = self.choice(script.word * count, None)
+            await self.event({**message, "usage": self.usage(sent)} if script.running_usage else message, mark=True)
         await self.tail(sent)
         if self.kept:
             kept, self.kept = b"".join(self.kept), []

@@ -12,7 +12,8 @@ from autotune.domain.measurement import summarise
 from autotune.domain.workload import LoadLevel
 from tests.load.mock_endpoint import MockEndpoint, Script, Served
 from tests.load.running import run, spec_of
-from workers.load.prompts import WARM_UP, PromptsExhausted, PromptSource
+from workers.load.prompts import WARM_UP, PromptSource
+from workers.load.refusal import PromptsExhausted
 from workers.load.spec import LoadSpec
 
 LEVELS = (LoadLevel(concurrency=1, requests=3), LoadLevel(concurrency=2, requests=4, rate_per_s=100))
@@ -58,12 +59,12 @@ def test_too_few_prompts_for_the_rest_of_their_own() -> None:
 
 
 def test_priming_asks_for_one_token_of_the_prefix_alone() -> None:
-    body = PromptSource(prefixed()).priming_body()
-    assert body is not None
+    ((path, body),) = PromptSource(prefixed()).primings()
+    assert path == "/v1/completions"
     told = json.loads(body)
     assert told["prompt"] == prompts(prefixed())[0][:24]
     assert told["max_tokens"] == 1
-    assert PromptSource(prefixed(prefix=0)).priming_body() is None
+    assert PromptSource(prefixed(prefix=0)).primings() == []
 
 
 def primings(served: list[Served], length: int = 24) -> list[int]:

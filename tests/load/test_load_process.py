@@ -101,7 +101,7 @@ def test_phases_and_warm_up(tmp_path: Path) -> None:
     moments = [(s.t_send_s, s.t_last_s) for s in result.warm_up]
     assert max(sum(1 for a, b in moments if a <= at <= b) for at, _ in moments) <= 4
     process.stop()  # after the end: nothing
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["load.json", "load.log", "samples.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["load.json", "load.log", "samples.json", "streams.gz"]
 
 
 CASES: dict[str, tuple[Script, str | None]] = {
@@ -193,11 +193,10 @@ NOWHERE = "http://127.0.0.1:1"
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        (spec_of("https://127.0.0.1:1", (1, 1)), "plain http"),
         (spec_of(NOWHERE, (1, 5000), prompt=1), "raise prompt_tokens"),
         (spec_of(NOWHERE, (1, 5000), prompt=1_000_000), "5000 requests of c1 take more than 2 GiB"),
     ],
-    ids=["https", "prompts", "memory"],
+    ids=["prompts", "memory"],
 )
 def test_own_faults_say_why(tmp_path: Path, spec: LoadSpec, reason: str) -> None:
     process = LoadProcess.start(spec, tmp_path, ENV)

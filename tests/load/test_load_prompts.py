@@ -7,7 +7,8 @@ import json
 import pytest
 
 from autotune.domain.workload import LoadLevel, Workload
-from workers.load.prompts import WARM_UP, PromptsExhausted, PromptSource
+from workers.load.prompts import WARM_UP, PromptSource
+from workers.load.refusal import PromptsExhausted
 from workers.load.spec import LoadSpec
 
 

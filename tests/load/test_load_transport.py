@@ -14,8 +14,8 @@ import pytest
 import uvloop
 
 from tests.load.mock_endpoint import MockEndpoint, Script
+from workers.load.answer import read_answer
 from workers.load.recording import End, Recording
-from workers.load.stream import read_answer
 from workers.load.transport import RecordingTransport
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
@@ -260,12 +260,24 @@ def test_nobody_listens(loop: Loop) -> None:
     run(loop, use)
 
 
-def test_no_https(loop: Loop) -> None:
+def test_no_other_scheme(loop: Loop) -> None:
     async def use(client: httpx.AsyncClient, transport: RecordingTransport) -> None:
-        with pytest.raises(httpx.UnsupportedProtocol, match="plain http"):
-            await client.get("https://127.0.0.1:1/")
+        with pytest.raises(httpx.UnsupportedProtocol, match="http and https, not ftp"):
+            await transport.open(httpx.URL("ftp://127.0.0.1/v1"), 1)
 
     run(loop, use)
+
+
+def test_stamps_of_our_own_where_the_kernel_is_not_asked(loop: Loop) -> None:
+    async def main() -> None:
+        transport = RecordingTransport(kernel_stamps=False)
+        async with httpx.AsyncClient(transport=transport, trust_env=False) as client, asyncio.timeout(30):
+            _, recording = await post(client, endpoint.url)
+        assert {read.kernel_ns for read in recording.reads} == {None}
+        assert recording.arrivals_ns() == [read.user_ns for read in recording.reads]
+
+    with MockEndpoint() as endpoint, asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
 
 
 def test_without_the_callers_recording(loop: Loop) -> None:

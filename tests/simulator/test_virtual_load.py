@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from autotune.domain.measurement import RequestSample, in_flight_peak
 from autotune.domain.workload import Arrivals, LoadLevel, Workload
-from workers.load.prompts import PromptsExhausted, PromptSource
+from workers.load.prompts import PromptSource
+from workers.load.refusal import BadRequestsFile, PromptsExhausted
 from workers.load.schedule import due_times_s
 from workers.load.spec import LoadSpec
 from workers.simulator.serving.batching import Sequence
@@ -136,6 +138,51 @@ def test_a_shared_prefix_is_sent_alone_before_the_warm_up_and_each_level() -> No
     assert [len(samples) for samples in levels] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("cache", "prompts", "resets"),
+    [("flush", [32], 1), ("foreign", [32, 32], 1), ("keep", [32], 0), ("primed", [20, 32], 1)],
+)
+def test_each_level_finds_the_cache_that_it_asks_for(cache: str, prompts: list[int], resets: int) -> None:
+    deployment = Metronome()
+    level = LoadLevel.model_validate({"concurrency": 1, "requests": 1, "cache": cache})
+    run(deployment, spec(level, shared_prefix_tokens=20, warmup_requests=1))
+    assert deployment.prompts == [20, 32, *prompts]  # the warm-up's first
+    assert deployment.resets == resets
+
+
+def test_every_group_of_prefixes_is_primed() -> None:
+    deployment = Metronome()
+    run(deployment, spec(closed(1, 1), shared_prefix_tokens=20, prefix_groups=3, warmup_requests=1))
+    assert deployment.prompts == [20, 20, 20, 32] * 2
+    virtual = VirtualPrompts(spec(closed(1, 6), prompt_tokens=64, shared_prefix_tokens=40, prefix_groups=3), 16)
+    chains = [virtual.sequence("c1", index).blocks[:2] for index in range(6)]
+    assert chains[:3] == chains[3:] == [virtual.priming(group).blocks for group in range(3)]
+    assert len(set(chains)) == 3
+
+
+def test_streams_start_together_or_staggered_and_end_with_the_duration() -> None:
+    level = LoadLevel.model_validate({"concurrency": 4, "duration_s": 20, "stagger": True})
+    (samples,) = run(Metronome(), spec(level, warmup_requests=1))
+    alone_s = REQUEST_S + 5 * STEP_S + EVENT_S
+    assert [sample.t_send_s for sample in samples[:4]] == pytest.approx([i * alone_s / 4 for i in range(4)])
+    assert samples[-1].t_send_s < 20
+    assert max(sample.t_last_s for sample in samples) > 20 - alone_s
+
+
+def test_a_trace_gives_times_and_lengths(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"at_s": 1, "prompt_tokens": 9}\n{"at_s": 2, "output_tokens": 3}\n')
+    level = LoadLevel.model_validate({"concurrency": 2, "trace_file": str(trace)})
+    (samples,) = run(Metronome(), spec(level))
+    assert [(sample.prompt_tokens, sample.completion_tokens) for sample in samples] == [(9, 5), (32, 3)]
+    assert [sample.t_send_s for sample in samples] == pytest.approx([1, 2])
+
+
+def test_own_texts_are_not_for_virtual_time() -> None:
+    with pytest.raises(BadRequestsFile, match="virtual time knows no texts"):
+        VirtualPrompts(spec(closed(1, 1), requests_file="/data/mine.jsonl"), 16)
+
+
 def test_an_open_loop_keeps_its_schedule_whatever_the_server_does() -> None:
     level = LoadLevel(concurrency=64, requests=40, rate_per_s=30.0)
     (samples,) = run(Metronome(), spec(level))
@@ -226,10 +273,21 @@ def test_prompts_are_those_of_the_load_process(length: int, shared: int) -> None
 
 def test_prompts_share_the_blocks_of_their_prefix_and_no_other() -> None:
     virtual = VirtualPrompts(spec(closed(1, 4), prompt_tokens=64, shared_prefix_tokens=40), 16)
-    priming = virtual.priming()
-    assert priming is not None
+    assert virtual.groups == 1
+    priming = virtual.priming(0)
     assert (priming.prompt_tokens, priming.max_tokens, len(priming.blocks)) == (40, 1, 2)
     chains = [virtual.sequence("c1", index).blocks for index in range(4)]
     assert all(chain[:2] == priming.blocks for chain in chains)
     assert len({block for chain in chains for block in chain[2:]}) == 4 * 2
-    assert VirtualPrompts(spec(closed(1, 1)), 16).priming() is None
+    assert VirtualPrompts(spec(closed(1, 1)), 16).groups == 0
+
+
+def test_a_level_with_a_precision_ends_as_that_of_the_real_load_does() -> None:
+    load = spec(closed(4, 100).model_copy(update={"precision": 0.01}))
+    driver = VirtualLoad(Metronome(), load, lambda: False)
+    samples = driver.level(load.workload.levels[0])
+    decision = driver.stopped["c4"]
+    assert (decision.verdict, decision.batches) == ("precise", 5)
+    assert decision.requests == 4 + 5 * 2
+    assert decision.mean_ms == pytest.approx(STEP_S * 1e3)
+    assert decision.requests <= len(samples) <= decision.requests + 3

@@ -181,7 +181,7 @@ def test_what_does_not_fit_an_attached_server_is_refused() -> None:
     with pytest.raises(ValidationError, match="remove `libraries`"):
         attached(url, libraries={"jemalloc": "/x.so"})
     with pytest.raises(ValidationError, match="may not be handed to a server"):
-        attached(url, attach={"api_key_variable": "RAY_AUTH_TOKEN"})
+        attached(url, attach={"api_key_env": "RAY_AUTH_TOKEN"})
 
 
 class Guarded(BaseHTTPRequestHandler):
@@ -225,7 +225,7 @@ def test_an_api_key_reaches_the_server_and_nothing_that_is_kept(
     key = "measure-me-0123456789"
     root = tmp_path / "attempts"
     with running("--api-key", key) as (url, _):
-        launch = attached(url, attach=Attach(api_key_variable="ENDPOINT_KEY").model_dump())
+        launch = attached(url, attach=Attach(api_key_env="ENDPOINT_KEY").model_dump())
         without = run(root, job(uid="s1-t0-a1"), launch)
         monkeypatch.setenv("ENDPOINT_KEY", key)
         outcome = run(root, job(uid="s1-t0-a2"), launch)
@@ -236,7 +236,7 @@ def test_an_api_key_reaches_the_server_and_nothing_that_is_kept(
     kept = [path.read_bytes() for path in root.rglob("*") if path.is_file()]
     assert not any(key.encode() in content for content in kept)
     spec = json.loads((root / "s1-t0-a2" / "load.json").read_text())
-    assert spec["api_key_variable"] == "ENDPOINT_KEY"
+    assert spec["api_key_env"] == "ENDPOINT_KEY"
 
 
 def test_a_role_without_address_or_command_is_refused() -> None:

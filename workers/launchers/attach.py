@@ -42,13 +42,13 @@ class AttachLauncher:
         self.urls: Mapping[str, str] = {
             name: allowed_url(f"roles.{name}.url", role.url or "", listed) for name, role in template.roles.items()
         }
-        self.api_key_variable = attach.api_key_variable
+        self.api_key_env = attach.api_key_env
         self.secrets: tuple[str, ...] = ()
-        if self.api_key_variable is not None:
-            key = os.environ.get(self.api_key_variable)
+        if self.api_key_env is not None:
+            key = os.environ.get(self.api_key_env)
             if not key:
-                message = f"{self.api_key_variable} is not set in the worker's environment"
-                problem = Problem(key="attach.api_key_variable", message=message, mend="set it and start it anew")
+                message = f"{self.api_key_env} is not set in the worker's environment"
+                problem = Problem(key="attach.api_key_env", message=message, mend="set it and start it anew")
                 raise InvalidTemplate(f"template {template.name} needs an API key", [problem])
             self.secrets = (key,)
 

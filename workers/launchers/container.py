@@ -42,7 +42,7 @@ class ContainerLauncher:
     """Implements Launcher on top of the one for processes: what runs here are the engine's clients."""
 
     secrets: tuple[str, ...] = ()
-    api_key_variable: str | None = None
+    api_key_env: str | None = None
     keeps_logs = True
 
     def __init__(self, job: TrialJob, template: LaunchTemplate, files: AttemptFiles, container: Container) -> None:

@@ -28,7 +28,7 @@ class Launcher(Protocol):
         """Values that must not be shown, besides those of the commands."""
 
     @property
-    def api_key_variable(self) -> str | None:
+    def api_key_env(self) -> str | None:
         """The variable of this process's environment whose value requests carry."""
 
     @property

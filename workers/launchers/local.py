@@ -20,7 +20,7 @@ class LocalLauncher:
     """Implements Launcher."""
 
     secrets: tuple[str, ...] = ()
-    api_key_variable: str | None = None
+    api_key_env: str | None = None
     keeps_logs = True
 
     def __init__(self, job: TrialJob, template: LaunchTemplate, files: AttemptFiles) -> None:

@@ -7,36 +7,19 @@ requests failed; with 3 and the reason on standard error when the fault is ours.
 from __future__ import annotations
 
 import asyncio
-import importlib
+import contextlib
 import os
-import resource
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 from pydantic import ValidationError
 
-from workers.load.prompts import PromptsExhausted
-from workers.load.run import LoadRun, TooMuchToHold
-from workers.load.spec import LoadProgress, LoadResult, LoadSpec, LoadTally
-
-OWN_FAULT = 3
-SOCKETS = 2048  # the usual limit of 1024 open files is less than one level may have streams
-
-
-def event_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed; None stands for asyncio's own."""
-    try:
-        make: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
-    except ImportError:
-        return None
-    return make
-
-
-def tell(progress: LoadProgress | LoadTally) -> None:
-    sys.stdout.write(progress.model_dump_json(exclude_none=True) + "\n")
-    sys.stdout.flush()
+from workers.load.own_process import OWN_FAULT, allow_sockets, event_loop, tell
+from workers.load.raw_streams import STREAMS_FILE, StreamsWriter
+from workers.load.refusal import LoadRefused
+from workers.load.run import LoadRun
+from workers.load.spec import LoadProgress, LoadResult, LoadSpec
 
 
 def write(result: LoadResult, path: Path) -> None:
@@ -50,16 +33,19 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 2:
         sys.stderr.write("usage: python -m workers.load SPEC.json RESULT.json\n")
         return OWN_FAULT
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < SOCKETS <= hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (SOCKETS, hard))
+    allow_sockets()
     try:
         spec = LoadSpec.model_validate_json(Path(arguments[0]).read_bytes())
-        with asyncio.Runner(loop_factory=event_loop()) as runner:
-            result = runner.run(LoadRun(spec, tell).run())
-        write(result, Path(arguments[1]))
+        result_file = Path(arguments[1])
+        with contextlib.ExitStack() as stack:
+            streams = None
+            if spec.workload.keep_streams:
+                streams = stack.enter_context(StreamsWriter(result_file.with_name(STREAMS_FILE)))
+            runner = stack.enter_context(asyncio.Runner(loop_factory=event_loop()))
+            result = runner.run(LoadRun(spec, tell, streams, result_file.parent).run())
+        write(result, result_file)
         tell(LoadProgress(phase="done"))
-    except (OSError, ValidationError, PromptsExhausted, TooMuchToHold, httpx.UnsupportedProtocol) as error:
+    except (OSError, ValidationError, LoadRefused, httpx.UnsupportedProtocol) as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return OWN_FAULT
     return 0

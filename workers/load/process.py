@@ -14,6 +14,7 @@ from typing import Self
 from pydantic import ValidationError
 
 from autotune.errors import AutotuneError
+from workers.load.raw_streams import PATTERN
 from workers.load.spec import LoadProgress, LoadResult, LoadSpec, LoadTally
 
 SPEC_FILE = "load.json"
@@ -50,7 +51,8 @@ class LoadProcess:
         Raises LoadFailed when the process can't be started.
         """
         result = folder / RESULT_FILE
-        result.unlink(missing_ok=True)
+        for old in (result, *folder.glob(PATTERN)):
+            old.unlink(missing_ok=True)
         (folder / SPEC_FILE).write_text(spec.model_dump_json())
         # -P: a module of the current folder must not shadow ours.
         argv = [sys.executable, "-P", "-m", "workers.load", str(folder / SPEC_FILE), str(result)]

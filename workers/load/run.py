@@ -1,210 +1,220 @@
-"""One run: streams that send one request after another. As soon as the last one has ended in a closed loop, and
-not before it is due in an open one."""
+"""One run: the warm-up, then level after level, each with the cache that it asks for."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import gc
+import math
 import os
-import resource
-import time
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-import httpx
-
-from autotune.domain.measurement import RequestSample
-from autotune.domain.workload import LoadLevel
-from workers.load.heartbeat import Heartbeat
+from autotune.domain.measurement import RequestSample, TokenCount
+from autotune.domain.server_truth import ServerTruth
+from autotune.domain.stop_rule import Decision
+from autotune.domain.workload import CachePolicy, LoadLevel
+from workers.load.endpoint import client_of, requests_of
+from workers.load.host_watch import HostWatch
+from workers.load.level import MAX_BODY_BYTES, LevelRunner
 from workers.load.prefix_cache import reset_prefix_cache
-from workers.load.prompts import WARM_UP, PromptSource
-from workers.load.recording import End, Recording
+from workers.load.prompts import FOREIGN, WARM_UP, PromptSource
+from workers.load.raw_streams import KeptRequest, StreamsWriter
+from workers.load.refusal import TooMuchToHold
 from workers.load.schedule import due_times_s
-from workers.load.spec import HostFacts, LoadProgress, LoadResult, LoadSpec, LoadTally
+from workers.load.server_metrics import ServerWatch
+from workers.load.shards import Shards
+from workers.load.spec import (
+    EVENTS_OF_A_PROCESS,
+    STREAMS_OF_A_PROCESS,
+    LoadProgress,
+    LoadResult,
+    LoadSpec,
+    LoadTally,
+)
 from workers.load.stream import sample
 from workers.load.tally import Tally
 from workers.load.transport import RecordingTransport
 
-MAX_BODY_BYTES = 2 * 1024**3  # all requests of a level are encoded before its first one is sent
-
-
-class Exchange(NamedTuple):
-    """A request, what is recorded of it, and when it is due: seconds from the start of its level, None at once."""
-
-    request: httpx.Request
-    recording: Recording
-    due_s: float | None = None
-
-
-class TooMuchToHold(ValueError):
-    """The requests of one level do not fit into memory."""
-
-
 MOST_PRIMINGS = 32  # more copies of attention than one deployment has
+SURE_TO_DIFFER = 2**60  # so many possible prompts that none is ever drawn twice, whichever process draws it
+_REFUSED = frozenset({"http_400", "http_404", "http_422"})
+
+Tell = Callable[[LoadProgress | LoadTally], None]
 
 
 class LoadRun:
     """Runs a spec against its endpoint. `tell` hears of every phase before it begins, and how a phase is doing.
 
-    Before each level the server is asked to empty its prefix cache, and the shared prefix, where there is one, is
-    sent once on its own: what a level finds in the cache never depends on another one. The warm-up shares the
-    prefix too.
+    Before each level the cache is brought to what the level asks for: emptied where the server can do that, and the
+    shared prefixes, where there are any, are sent once on their own. The warm-up shares the prefixes too. `streams`
+    gets every request but those that only bring a shared prefix; where several processes send a level, each
+    leaves a file of its own in `folder`.
 
-    Raises TooMuchToHold and PromptsExhausted for a spec that can't be run, before anything is sent.
+    Raises LoadRefused for a spec that can't be run, before anything is sent.
     """
 
-    def __init__(self, spec: LoadSpec, tell: Callable[[LoadProgress | LoadTally], None]) -> None:
+    def __init__(
+        self, spec: LoadSpec, tell: Tell, streams: StreamsWriter | None = None, folder: Path | None = None
+    ) -> None:
         token_bytes = len(f", {spec.prompt_token_high}")
         for level in (spec.warm_up, *spec.workload.levels):
-            if level.requests * spec.workload.prompt_tokens * token_bytes > MAX_BODY_BYTES:
+            due_s = due_times_s(level, spec.study_seed)
+            requests = level.requests if due_s is None else len(due_s)
+            bounded = due_s is not None or level.duration_s is None
+            if bounded and requests * spec.workload.prompt_tokens * token_bytes > MAX_BODY_BYTES:
                 raise TooMuchToHold(
-                    f"the {level.requests} requests of {level.name} take more than {MAX_BODY_BYTES >> 30} GiB; "
+                    f"the {requests} requests of {level.name} take more than {MAX_BODY_BYTES >> 30} GiB; "
                     "lower its requests or prompt_tokens"
                 )
         self._spec = spec
         self._tell = tell
-        self._prompts = PromptSource(spec)
-        self._transport = RecordingTransport()
+        self._streams = streams
+        self._folder = folder
+        self._transport = RecordingTransport(ca_file=spec.ca_file, kernel_stamps=spec.kernel_stamps)
+        self._client = client_of(spec, self._transport)
+        self._requests = requests_of(spec, self._client)
+        self._watch = HostWatch()
+        self._stopped: dict[str, Decision] = {}
         self._tally = Tally(tell, spec.workload.output_tokens)
-        self._url = httpx.URL(spec.base_url + self._prompts.path)
-        self._window_s = self._cpu_s = self._lag_ms = 0.0
-        self._switches = 0
+        self._runner = self._with(self._tally)
         self._reset: str | None = None
         self._tells_cached = False
+        self._took_s: Sequence[float] = ()
+        self._events_per_s = 0.0
 
     async def run(self) -> LoadResult:
         """Warm-up, then each level in order.
 
-        Failed requests are data. Raises httpx.UnsupportedProtocol, and OSError where this host has no more sockets.
+        Failed requests are data. Raises LoadRefused for what only shows now (a certificate, a tokenizer, a process that
+        dies), httpx.UnsupportedProtocol, and OSError where this host has no more sockets.
         """
-        before = os.getloadavg()[0]
-        # The environment's proxies would take the place of our transport, and time limits are ours alone.
-        async with httpx.AsyncClient(
-            transport=self._transport,
-            timeout=httpx.Timeout(None),
-            trust_env=False,
-            headers=_headers(self._spec),
-        ) as client:
+        async with self._client:
             self._tell(LoadProgress(phase="warm_up"))
-            await self._prime(client)
-            warm_up = await self._level(client, WARM_UP, self._spec.warm_up)
+            await self._prime()
+            warm_up = await self._warm_up()
             self._tells_cached = any(sample.cached_tokens for sample in warm_up)
-            self._window_s = self._cpu_s = self._lag_ms = 0.0
-            self._switches = 0
+            self._watch.reset()
             levels: dict[str, tuple[RequestSample, ...]] = {}
+            told: dict[str, dict[str, ServerTruth]] = {}
+            watch = ServerWatch(self._client, self._spec.servers)
             for level in self._spec.workload.levels:
                 self._tell(LoadProgress(phase="load", level=level.name))
-                self._reset = await reset_prefix_cache(client, self._spec.base_url)
-                await self._prime(client)
-                levels[level.name] = await self._level(client, level.name, level)
-        host = HostFacts(
-            load_average_before=before,
-            load_average_after=os.getloadavg()[0],
-            cpu_s=self._cpu_s,
-            window_s=self._window_s,
-            involuntary_switches=self._switches,
-            loop_lag_max_ms=self._lag_ms,
-            uvloop=type(asyncio.get_running_loop()).__module__.startswith("uvloop"),
+                await self._prepare_cache(level)
+                await watch.begin()
+                levels[level.name] = await self._level(level)
+                told[level.name] = await watch.end(sum(one.error is None for one in levels[level.name]))
+        tokens = sum(one.completion_tokens or 0 for samples in levels.values() for one in samples)
+        return LoadResult(
+            warm_up=warm_up,
+            levels=levels,
+            host=self._watch.facts(tokens),
+            cache_reset=self._reset,
+            continuous_usage=self._requests.continuous,
+            server=told,
+            stopped=self._stopped,
         )
-        return LoadResult(warm_up=warm_up, levels=levels, host=host, cache_reset=self._reset)
 
-    async def _prime(self, client: httpx.AsyncClient) -> None:
+    # --- what comes before a level ----------------------------------------------------------
+
+    async def _warm_up(self) -> tuple[RequestSample, ...]:
+        """Its first request goes alone and shows whether the server tells the usage with every event."""
+        level = self._spec.warm_up
+        alone = LoadLevel(concurrency=1, requests=1)
+        # A server that refuses what was only tried is no failing server.
+        quiet = Tally(lambda told: self._tell(_without_failures(told)), self._spec.workload.output_tokens)
+        trying = self._with(quiet)
+        self._requests.continuous = True
+        kept = await trying.measure(await trying.prepare(WARM_UP, alone))
+        first = kept[0].sample()
+        self._requests.continuous = first.counted_by is TokenCount.USAGE
+        begin_ns = kept[0].start_ns
+        if first.error in _REFUSED:
+            prepared = await self._runner.prepare(WARM_UP, alone)
+            kept = await self._runner.measure(prepared, count_from_ns=begin_ns)
+        else:
+            self._tally.count(kept[0].recording)
+            self._tell(self._tally.now())
+        self._keep(kept)
+        if level.requests > 1:
+            rest = level.model_copy(update={"requests": level.requests - 1})
+            prepared = await self._runner.prepare(WARM_UP, rest, first=1)
+            more = await self._runner.measure(prepared, count_from_ns=begin_ns, go_on=True)
+            self._keep(more)
+            kept += more
+        samples = tuple(one.sample() for one in kept)
+        self._learn_pace(samples)
+        return samples
+
+    def _learn_pace(self, samples: Sequence[RequestSample]) -> None:
+        good = [one for one in samples if one.e2e_ms is not None]
+        self._took_s = [one.e2e_ms / 1e3 for one in good if one.e2e_ms is not None]
+        if self._took_s:
+            self._events_per_s = sum(one.events for one in good) / math.fsum(self._took_s)
+
+    async def _prepare_cache(self, level: LoadLevel) -> None:
+        if level.cache is CachePolicy.KEEP:
+            return
+        self._reset = await reset_prefix_cache(self._client, self._spec.base_url)
+        if level.cache is CachePolicy.PRIMED:
+            await self._prime()
+        elif level.cache is CachePolicy.FOREIGN:
+            self._keep(await self._runner.measure(await self._runner.prepare(*self._foreign(level))))
+
+    def _foreign(self, level: LoadLevel) -> tuple[str, LoadLevel]:
+        requests = self._spec.workload.warmup_requests
+        return FOREIGN + level.name, LoadLevel(concurrency=min(level.concurrency, requests), requests=requests)
+
+    async def _prime(self) -> None:
         """Once; and again until the server finds the prefix, where it says what it found.
 
         Each copy of attention has a cache of its own, and requests that come alone go to each in turn.
         """
-        body = self._prompts.priming_body()
-        if body is None:
-            return
-        for _ in range(MOST_PRIMINGS if self._tells_cached else 1):
-            exchange = self._exchange(client, body)
-            await self._send(client, exchange)
-            found = sample(exchange.recording, 0, exchange.recording.send_ns, 0.0).cached_tokens
-            if found is not None and found >= self._spec.workload.shared_prefix_tokens // 2:
-                return
+        for priming in self._requests.primings():
+            for _ in range(MOST_PRIMINGS if self._tells_cached else 1):
+                recording = await self._runner.send(*priming)
+                found = sample(recording, 0, recording.send_ns).cached_tokens
+                if found is not None and found >= self._spec.workload.shared_prefix_tokens // 2:
+                    break
 
-    async def _level(self, client: httpx.AsyncClient, name: str, level: LoadLevel) -> tuple[RequestSample, ...]:
-        bodies = self._prompts.bodies(name, level.requests)
-        due_s = due_times_s(level, self._spec.study_seed)
-        exchanges = [
-            self._exchange(client, body, None if due_s is None else due_s[index]) for index, body in enumerate(bodies)
-        ]
+    # --- the level itself -------------------------------------------------------------------
+
+    async def _level(self, level: LoadLevel) -> tuple[RequestSample, ...]:
+        processes = self._processes(level)
+        if processes == 1:
+            prepared = await self._runner.prepare(level.name, level, took_s=self._took_s)
+            kept = await self._runner.measure(prepared)
+            self._keep(kept)
+            if prepared.decision is not None:
+                self._stopped[level.name] = prepared.decision
+            return tuple(one.sample() for one in kept)
+        shards = Shards(self._spec, level, processes, self._requests.continuous, self._took_s, self._streams_folder)
+        with self._watch.measuring():
+            samples, facts = await shards.run(self._tell)
+        self._watch.add(facts)
+        return samples
+
+    def _processes(self, level: LoadLevel) -> int:
+        """How many send a level; one where prompts are so few that each has to know all others, or that may stop."""
         streams = min(level.concurrency, level.requests)
-        with contextlib.suppress(httpx.ConnectError):  # a dead server shows in every request
-            await self._transport.open(self._url, streams)
-        waiting = iter(exchanges)
-        with Heartbeat(asyncio.get_running_loop()) as heartbeat, self._undisturbed():
-            start_ns = time.monotonic_ns()
-            async with self._tally.running(streams), asyncio.TaskGroup() as group:
-                for _ in range(streams):
-                    group.create_task(self._stream(client, waiting, start_ns))
-        self._lag_ms = max(self._lag_ms, heartbeat.worst_ms())
-        return tuple(
-            sample(
-                exchange.recording,
-                index,
-                start_ns,
-                heartbeat.worst_ms(exchange.recording.send_ns, exchange.recording.end_ns),
-                exchange.due_s,
-            )
-            for index, exchange in enumerate(exchanges)
-        )
+        if level.precision is not None:
+            return 1
+        if isinstance(self._requests, PromptSource) and self._requests.possible < SURE_TO_DIFFER:
+            return 1
+        if self._spec.processes is not None:
+            return min(self._spec.processes, streams)
+        wanted = max(streams / STREAMS_OF_A_PROCESS, streams * self._events_per_s / EVENTS_OF_A_PROCESS)
+        return max(1, min(math.ceil(wanted), len(os.sched_getaffinity(0)) // 2, streams))
 
-    def _exchange(self, client: httpx.AsyncClient, body: bytes, due_s: float | None = None) -> Exchange:
-        recording = Recording()
-        request = client.build_request("POST", self._url, content=body, extensions={"recording": recording})
-        return Exchange(request, recording, due_s)
+    @property
+    def _streams_folder(self) -> Path | None:
+        return self._folder if self._streams is not None else None
 
-    async def _stream(self, client: httpx.AsyncClient, waiting: Iterator[Exchange], start_ns: int) -> None:
-        """Streams take requests in order, so that the next one due is always with the stream that is free first."""
-        for exchange in waiting:
-            if exchange.due_s is not None:
-                await _until(start_ns + int(exchange.due_s * 1e9))
-            with self._tally.counting(exchange.recording):
-                await self._send(client, exchange)
+    def _keep(self, kept: Sequence[KeptRequest]) -> None:
+        if self._streams is not None:
+            for one in kept:
+                self._streams.add(one)
 
-    async def _send(self, client: httpx.AsyncClient, exchange: Exchange) -> None:
-        # The recording holds what came, and how it ended.
-        with contextlib.suppress(httpx.NetworkError, httpx.RemoteProtocolError):
-            try:
-                async with asyncio.timeout(self._spec.workload.request_timeout_s):
-                    response = await client.send(exchange.request, stream=True)
-                await response.aclose()
-            except TimeoutError:
-                exchange.recording.end = End.TIMEOUT
-
-    @contextlib.contextmanager
-    def _undisturbed(self) -> Iterator[None]:
-        """No garbage collection while it measures: a full one stops every stream for a tenth of a second."""
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self._window_s += time.monotonic() - start
-            after = resource.getrusage(resource.RUSAGE_SELF)
-            self._cpu_s += after.ru_utime + after.ru_stime - usage.ru_utime - usage.ru_stime
-            self._switches += after.ru_nivcsw - usage.ru_nivcsw
-            gc.enable()
-            gc.unfreeze()
+    def _with(self, tally: Tally) -> LevelRunner:
+        return LevelRunner(self._spec, self._requests, self._client, self._transport, tally, self._watch)
 
 
-async def _until(due_ns: int) -> None:
-    """Timers are those of the loop, in whole ms: one that comes early is waited for again."""
-    while True:
-        left_ns = due_ns - time.monotonic_ns()
-        if left_ns <= 0:
-            return
-        await asyncio.sleep(left_ns / 1e9)
-
-
-def _headers(spec: LoadSpec) -> dict[str, str]:
-    """The key itself stands in no file: only this process knows it."""
-    headers = {"accept": "text/event-stream", "accept-encoding": "identity", "content-type": "application/json"}
-    if spec.api_key_variable is not None:
-        headers["authorization"] = f"Bearer {os.environ[spec.api_key_variable]}"
-    return headers
+def _without_failures(tally: LoadTally) -> LoadTally:
+    return tally.model_copy(update={"failed": 0, "error": None})

@@ -1,24 +1,19 @@
 """From the recorded reads of one exchange to its figures. Pure; runs after the measuring is over.
 
-Each event counts as arrived with the read that completes it. How the bytes were split into reads never changes
-what the events say.
+Each event counts as arrived with the read that completes it. TCP merges what waits in the queue, and of a merged
+read only the last segment's time is known: that of its last event. What needs the time of an event before it, or of
+one that has the beginning of the next behind it, is left out or becomes a bound.
 """
 
 from __future__ import annotations
 
-import json
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import itertools
+from collections.abc import Sequence
 
-from autotune.domain.measurement import RequestSample
-from workers.load.framing import FramingError, ResponseFraming
+from autotune.domain.measurement import RequestSample, TokenCount
+from workers.load.answer import Answer, Channel, Content, read_answer
 from workers.load.recording import End, Recording
 
-# Every channel in which a server hands out generated tokens: answer, two spellings of reasoning, completions.
-_CHANNELS = ("content", "reasoning_content", "reasoning", "text")
-_ABANDONED = frozenset({"abort", "error"})
 _ERROR_OF_END = {
     End.OPEN: "cancelled",
     End.CONNECT: "connect",
@@ -29,101 +24,30 @@ _ERROR_OF_END = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One server-sent event; `end` is the offset in the body just behind it."""
-
-    end: int
-    name: bytes
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """Generated text, and the number of the read that brought it."""
-
-    read: int
-    text: str
-
-
-@dataclass(slots=True)
-class Answer:
-    """What the server said. `status` is 0 without a head; `done` means that the terminal event came."""
-
-    content: list[Content]
-    status: int = 0
-    done: bool = False
-    fault: bool = False
-    malformed: bool = False
-    finish_reason: str | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
-
-
-def events(body: bytes) -> Iterator[Event]:
-    """The events of a stream (WHATWG HTML, section 9.2.6); a last one without its blank line counts too."""
-    end = 0
-    name = b""
-    data: list[bytes] = []
-    for line in body.splitlines(keepends=True):
-        end += len(line)
-        text = line.rstrip(b"\r\n")
-        field, _, value = text.partition(b":")
-        if not text:
-            if data or name:
-                yield Event(end, name, b"\n".join(data))
-            name, data = b"", []
-        elif field == b"data":
-            data.append(value.removeprefix(b" "))
-        elif field == b"event":
-            name = value.removeprefix(b" ")
-    if data:
-        yield Event(end, name, b"\n".join(data))
-
-
-def read_answer(reads: Sequence[bytes]) -> Answer:
-    """Everything the reads say, as far as they go."""
-    framing = ResponseFraming()
-    body: list[bytes] = []
-    ends: list[int] = []
-    total = 0
-    for data in reads:
-        try:
-            piece = framing.feed(data)
-        except FramingError:
-            break
-        body.append(piece)
-        total += len(piece)
-        ends.append(total)
-    answer = Answer(content=[], status=framing.status)
-    if framing.header(b"content-type").lower().startswith(b"application/json"):
-        _take(answer, Event(total, b"", b"".join(body)), bisect_left(ends, total))
-        answer.done = not answer.malformed
-        return answer
-    for event in events(b"".join(body)):
-        _take(answer, event, bisect_left(ends, event.end))
-    return answer
-
-
 def sample(
-    recording: Recording, index: int, start_ns: int, user_lag_ms: float = 0.0, due_s: float | None = None
+    recording: Recording,
+    index: int,
+    start_ns: int,
+    user_lag_ms: float = 0.0,
+    due_s: float | None = None,
+    asked: int | None = None,
 ) -> RequestSample:
     """The figures of one request; `start_ns` is the monotonic time from which its level counts.
 
     `user_lag_ms` is how late our reads may have been where the kernel gives no times. `due_s`: when the request
-    should have been sent, in an open loop.
+    should have been sent, in an open loop. `asked`: the most tokens that it allows, None where that is not known.
     """
     answer = read_answer([read.data for read in recording.reads])
-    error = _error(recording.end, answer)
+    error = _error(recording.end, answer, asked)
     arrivals = recording.arrivals_ns()
     kernel = recording.kernel_times
     lags = [read.user_ns - arrival for read, arrival in zip(recording.reads, arrivals, strict=True)]
     content = answer.content
+    alone = _alone(answer)
     good = error is None and bool(content)
     first = arrivals[content[0].read] if good else None
     last = arrivals[content[-1].read] if good else recording.end_ns
-    return RequestSample(
+    found = RequestSample(
         index=index,
         t_send_s=(recording.send_ns - start_ns) / 1e9,
         t_last_s=(last - start_ns) / 1e9,
@@ -135,16 +59,72 @@ def sample(
         finish_reason=answer.finish_reason,
         events=len(content),
         stamp="kernel" if kernel else "user",
-        coalesced=_in_first_read(content) > 1,
+        coalesced=bool(content) and not alone[0],
         client_lag_ms=max(lags, default=0) / 1e6 if kernel else user_lag_ms,
         cached_tokens=answer.cached_tokens,
         schedule_lag_ms=None if due_s is None else max((recording.send_ns - start_ns) / 1e6 - due_s * 1e3, 0.0),
+        upload_ms=None if recording.sent_ns is None else max(recording.sent_ns - recording.send_ns, 0) / 1e6,
         error=error,
     )
+    return found.model_copy(update=_finer(answer, alone, arrivals, recording.send_ns)) if good else found
 
 
-def _in_first_read(content: Sequence[Content]) -> int:
-    return sum(1 for event in content if event.read == content[0].read)
+def _alone(answer: Answer) -> list[bool]:
+    """Of each event with text, whether no byte of another one came in its read: the time of that read is its own."""
+    content = answer.content
+    apart = [
+        later.read > event.read and later.start >= answer.ends[event.read]
+        for event, later in itertools.pairwise(content)
+    ]
+    return [before and behind for before, behind in zip([True, *apart], [*apart, True], strict=True)][: len(content)]
+
+
+def _finer(answer: Answer, alone: Sequence[bool], arrivals: Sequence[int], send_ns: int) -> dict[str, object]:
+    """What the times of single events say."""
+    content = answer.content
+    times = [arrivals[event.read] for event in content]
+    counted_by, totals = _totals(content, answer.completion_tokens)
+    shown = next((i for i, event in enumerate(content) if event.channel is not Channel.REASONING), None)
+    low = None
+    if not alone[0]:
+        read = content[0].read
+        low = max(arrivals[read - 1] - send_ns, 0) / 1e6 if read else 0.0
+    gaps = [i for i in range(1, len(content)) if alone[i] and (totals is None or totals[i] > totals[i - 1])]
+    return {
+        "ttfo_ms": None if shown is None else (times[shown] - send_ns) / 1e6,
+        "ttft_low_ms": low,
+        "decode_tpot_ms": None if totals is None else _decode_tpot_ms(alone, times, totals),
+        "counted_by": counted_by,
+        "gaps_ms": tuple((times[i] - times[i - 1]) / 1e6 for i in gaps),
+        "gap_tokens": () if totals is None else tuple(totals[i] - totals[i - 1] for i in gaps),
+    }
+
+
+def _totals(content: Sequence[Content], tokens: int | None) -> tuple[TokenCount | None, list[float] | None]:
+    """Tokens up to and with each event: as the events tell it, else each for as many; None where none are told."""
+    if tokens is None:
+        return None, None
+    told = [event.tokens for event in content if event.tokens]
+    rising = sum(1 for a, b in itertools.pairwise(told) if b > a)  # a falling count never gets here
+    # A count that stands still is none of what came so far: some servers tell the tokens of each event alone.
+    if len(told) == len(content) and 2 * rising >= len(told) - 1:
+        return TokenCount.USAGE, [float(count) for count in told]
+    return TokenCount.EVEN, [tokens * (i + 1) / len(content) for i in range(len(content))]
+
+
+def _decode_tpot_ms(alone: Sequence[bool], times: Sequence[int], totals: Sequence[float]) -> float | None:
+    """(a_last - a_j) / (tokens behind event j), j the first event alone in its read.
+
+    Undefined when less than half of the tokens came behind it: so short a stretch says nothing about the whole.
+    """
+    j = next((i for i, one in enumerate(alone) if one), None)
+    if j is None:
+        return None
+    behind = totals[-1] - totals[j]
+    span = times[-1] - times[j]
+    if behind <= 0 or span <= 0 or 2 * behind < totals[-1] - totals[0]:
+        return None
+    return span / behind / 1e6
 
 
 def _tpot_ms(content: Sequence[Content], arrivals: Sequence[int], tokens: int | None) -> float | None:
@@ -155,7 +135,7 @@ def _tpot_ms(content: Sequence[Content], arrivals: Sequence[int], tokens: int | 
     """
     if tokens is None or tokens < 2:
         return None
-    j = _in_first_read(content)
+    j = sum(1 for event in content if event.read == content[0].read)
     later = len(content) - j
     span = arrivals[content[-1].read] - arrivals[content[0].read]
     if span <= 0 or 2 * later < len(content):
@@ -163,59 +143,23 @@ def _tpot_ms(content: Sequence[Content], arrivals: Sequence[int], tokens: int | 
     return span / (tokens - 1) * (len(content) - 1) / later / 1e6
 
 
-def _error(end: End, answer: Answer) -> str | None:
+def _error(end: End, answer: Answer, asked: int | None) -> str | None:
     if answer.status not in (0, 200):
         return f"http_{answer.status}"
-    if answer.fault or answer.finish_reason in _ABANDONED:
+    if answer.fault:
         return "stream_error"
     if end is not End.COMPLETE:
         return _ERROR_OF_END[end]
+    if answer.encoded:
+        return "encoded"
     if answer.malformed:
         return "protocol"
-    return None if answer.done and answer.finish_reason is not None else "truncated_stream"
-
-
-def _take(answer: Answer, event: Event, read: int) -> None:
-    if event.name == b"error":
-        answer.fault = True
-    elif event.data.strip() == b"[DONE]":
-        answer.done = True
-    elif event.data:
-        try:
-            message = json.loads(event.data)
-        except ValueError:
-            answer.malformed = True
-            return
-        if isinstance(message, dict):
-            _take_message(answer, message, read)
-        else:
-            answer.malformed = True
-
-
-def _take_message(answer: Answer, message: Mapping[str, Any], read: int) -> None:
-    if message.get("error") or message.get("object") == "error":
-        answer.fault = True
-        return
-    usage = message.get("usage")
-    if isinstance(usage, dict):
-        answer.prompt_tokens = _count(usage.get("prompt_tokens"), answer.prompt_tokens)
-        answer.completion_tokens = _count(usage.get("completion_tokens"), answer.completion_tokens)
-        details = usage.get("prompt_tokens_details")
-        if isinstance(details, dict):
-            answer.cached_tokens = _count(details.get("cached_tokens"), answer.cached_tokens)
-    choices = message.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    if not isinstance(choice, dict):
-        return
-    inner = choice.get("delta") or choice.get("message") or choice
-    texts = [inner.get(channel) for channel in _CHANNELS] if isinstance(inner, dict) else []
-    text = "".join(part for part in texts if isinstance(part, str))
-    if text:
-        answer.content.append(Content(read, text))
-    reason = choice.get("finish_reason")
-    if isinstance(reason, str) and reason:
-        answer.finish_reason = reason
-
-
-def _count(value: Any, before: int | None) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else before
+    if not answer.done or answer.finish_reason is None:
+        return "truncated_stream"
+    if answer.unasked:
+        return "more_choices"
+    if answer.contradicted:
+        return "usage_mismatch"
+    if asked is not None and max(answer.completion_tokens or 0, answer.least_tokens) > asked:
+        return "too_many_tokens"
+    return None

@@ -10,24 +10,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 
-from workers.load.framing import FramingError, ResponseFraming
-from workers.load.kernel_stamps import CONTROL_BYTES, ask_for_stamps, keep_stamps_on, kernel_time_ns
-from workers.load.recording import End, Read, Recording, realtime_offset_ns
+from workers.load.connection import Connection
+from workers.load.framing import ResponseFraming
+from workers.load.kernel_stamps import ask_for_stamps, keep_stamps_on
+from workers.load.recording import End, Recording, realtime_offset_ns
+from workers.load.refusal import NotTrusted
+from workers.load.tls import TlsSession, tls_context
 
 READ_BYTES = 256 * 1024
+CONNECT_S = 60.0  # a peer that takes longer to shake hands is none
 
-Origin = tuple[str, int]
+Origin = tuple[str, str, int]
+_PORTS = {"http": 80, "https": 443}
 _Address = tuple[int, tuple[Any, ...]]  # family, and what a socket of it connects to
 
 
 class RecordingTransport(httpx.AsyncBaseTransport):
-    """Carries plain http; runs on asyncio and on uvloop; belongs to one event loop.
+    """Carries http and https; runs on asyncio and on uvloop; belongs to one event loop.
 
     Pass a fresh `Recording` as `extensions["recording"]` of the request: it is filled as bytes arrive and holds
     what came when the exchange fails too. The response carries it under the same name and comes back when it
@@ -38,12 +44,20 @@ class RecordingTransport(httpx.AsyncBaseTransport):
     said so, and a request that was just being written then meets no reader. It goes out once more, on a fresh
     connection and with fresh times, and no connection to that server is used for a second request again.
 
-    Raises httpx.UnsupportedProtocol for https, ConnectError, ReadError and RemoteProtocolError as httpx does.
+    Certificates are verified, by this host's authorities or by those of `ca_file`. Without `kernel_stamps` no times
+    are asked of the kernel, and all are those of our reads, as on a kernel that gives none.
+
+    Raises httpx.UnsupportedProtocol for other schemes, ConnectError, ReadError and RemoteProtocolError as httpx does,
+    and NotTrusted for a certificate that can't be verified or a `ca_file` that can't be used.
     """
 
-    def __init__(self) -> None:
-        keep_stamps_on()
-        self._idle: dict[Origin, list[_Connection]] = {}
+    def __init__(self, *, ca_file: str | None = None, kernel_stamps: bool = True) -> None:
+        if kernel_stamps:
+            keep_stamps_on()
+        self._kernel_stamps = kernel_stamps
+        self._ca_file = ca_file
+        self._context: ssl.SSLContext | None = None  # one for all: making it takes a quarter of a second
+        self._idle: dict[Origin, list[Connection]] = {}
         self._buffer = bytearray(READ_BYTES)  # one for all connections: each read is copied out at once
         self._addresses: dict[Origin, list[_Address]] = {}
         self._hangs_up: set[Origin] = set()
@@ -78,7 +92,7 @@ class RecordingTransport(httpx.AsyncBaseTransport):
         )
 
     async def _exchange(
-        self, origin: Origin, method: str, message: bytes, recording: Recording, connection: _Connection | None
+        self, origin: Origin, method: str, message: bytes, recording: Recording, connection: Connection | None
     ) -> ResponseFraming | None:
         """One request on this connection, or on a fresh one; None when a used one was closed under it."""
         framing = ResponseFraming(method)
@@ -114,7 +128,7 @@ class RecordingTransport(httpx.AsyncBaseTransport):
                 connection.close()
         self._idle.clear()
 
-    def _take(self, origin: Origin) -> _Connection | None:
+    def _take(self, origin: Origin) -> Connection | None:
         idle = self._idle.get(origin, [])
         while idle:
             connection = idle.pop()
@@ -123,148 +137,47 @@ class RecordingTransport(httpx.AsyncBaseTransport):
             connection.close()
         return None
 
-    async def _connect(self, origin: Origin) -> _Connection:
+    async def _connect(self, origin: Origin) -> Connection:
         loop = asyncio.get_running_loop()
+        scheme, host, port = origin
+        if scheme == "https" and self._context is None:
+            try:
+                self._context = tls_context(self._ca_file)
+            except OSError as error:
+                raise NotTrusted(f"ca_file {self._ca_file} can't be used: {error}") from error
         try:
             if origin not in self._addresses:
-                found = await loop.getaddrinfo(*origin, type=socket.SOCK_STREAM)
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
                 self._addresses[origin] = [(family, address) for family, _, _, _, address in found]
         except OSError as error:
-            raise httpx.ConnectError(f"{origin[0]}: {error}") from error
+            raise httpx.ConnectError(f"{host}: {error}") from error
         problem: OSError | None = None
         for family, address in self._addresses[origin]:
             with contextlib.ExitStack() as unless_connected:
                 sock = socket.socket(family, socket.SOCK_STREAM)
                 unless_connected.callback(sock.close)
                 try:
-                    _set_up(sock)
-                    await loop.sock_connect(sock, address)
+                    self._set_up(sock)
+                    async with asyncio.timeout(CONNECT_S):
+                        await loop.sock_connect(sock, address)
+                        tls = None
+                        if self._context is not None and scheme == "https":
+                            tls = TlsSession(self._context, host)
+                            await tls.handshake(loop, sock)
+                except ssl.SSLCertVerificationError as error:
+                    raise NotTrusted(f"{host}:{port}: {error.verify_message}; name its authority in ca_file") from error
                 except OSError as error:
                     problem = error
                 else:
                     unless_connected.pop_all()
-                    return _Connection(loop, sock, self._buffer)
-        raise httpx.ConnectError(f"{origin[0]}:{origin[1]}: {problem}")
+                    return Connection(loop, sock, self._buffer, tls)
+        raise httpx.ConnectError(f"{host}:{port}: {problem}")
 
-
-class _Connection:
-    """One socket, watched for reading from birth to close, so that an idle one notices its end."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, buffer: bytearray) -> None:
-        self.usable = True
-        self.answered = 0
-        self._loop = loop
-        self._sock = sock
-        self._buffer = buffer
-        self._unsent = memoryview(b"")
-        self._waits_to_write = False
-        self._framing: ResponseFraming | None = None
-        self._recording = Recording()
-        self._ended: asyncio.Future[None] | None = None
-        loop.add_reader(sock, self._readable)
-
-    async def exchange(self, message: bytes, framing: ResponseFraming, recording: Recording) -> None:
-        """Write the request and return when its response has ended. Close the connection after any error."""
-        self._framing = framing
-        self._recording = recording
-        self._ended = self._loop.create_future()
-        self._unsent = memoryview(message)
-        recording.send_ns = time.monotonic_ns()
-        self._writable()
-        if self._unsent:
-            self._waits_to_write = True
-            self._loop.add_writer(self._sock, self._writable)
-        try:
-            await self._ended
-        finally:
-            self._ended = self._framing = None
-            if self._unsent:  # answered before the request was read: what remains must not follow
-                self._stop_writing()
-                self.usable = False
-
-    def close(self) -> None:
-        self.usable = False
-        if self._sock.fileno() >= 0:
-            self._stop_writing()
-            self._loop.remove_reader(self._sock)
-            self._sock.close()
-
-    def _writable(self) -> None:
-        try:
-            sent = self._sock.send(self._unsent)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            # The peer has gone, perhaps with an answer on its way: what the reader finds decides.
-            self.usable = False
-            self._stop_writing()
-            return
-        self._unsent = self._unsent[sent:]
-        if not self._unsent:
-            self._recording.sent_ns = time.monotonic_ns()
-            self._stop_writing()
-
-    def _stop_writing(self) -> None:
-        self._unsent = memoryview(b"")
-        if self._waits_to_write:
-            self._waits_to_write = False
-            self._loop.remove_writer(self._sock)
-
-    def _readable(self) -> None:
-        # Until nothing is left: where an error waits behind data, uvloop (libuv) calls once and never again.
-        while self._read():
-            pass
-
-    def _read(self) -> bool:
-        """One read; whether there may be more."""
-        try:
-            size, control, _, _ = self._sock.recvmsg_into([self._buffer], CONTROL_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError as error:
-            self._end(End.RESET, httpx.ReadError(str(error)))
-            return False
-        now = time.monotonic_ns()
-        if self._framing is None or self._ended is None or self._ended.done():
-            # The end of an idle connection, or bytes that nobody asked for.
-            self._spoil()
-            return False
-        if size == 0:
-            self._at_end_of_input(self._framing)
-            return False
-        data = bytes(memoryview(self._buffer)[:size])
-        self._recording.reads.append(Read(kernel_time_ns(control), now, data))
-        try:
-            self._framing.feed(data)
-        except FramingError as error:
-            self._end(End.PROTOCOL, httpx.RemoteProtocolError(str(error)))
-            return False
-        if self._framing.complete:
-            self._end(End.COMPLETE, None)
-        return True
-
-    def _at_end_of_input(self, framing: ResponseFraming) -> None:
-        if framing.end_of_input():
-            self._end(End.COMPLETE, None)
-        elif self._recording.reads:
-            self._end(End.CUT, httpx.RemoteProtocolError("the response stops before its end"))
-        else:
-            self._end(End.RESET, httpx.RemoteProtocolError("the server closed without an answer"))
-
-    def _end(self, end: End, error: httpx.TransportError | None) -> None:
-        if error is not None or self._framing is None or not self._framing.reusable:
-            self._spoil()
-        if self._ended is not None and not self._ended.done():
-            self._recording.end = end
-            self.answered += end is End.COMPLETE
-            if error is None:
-                self._ended.set_result(None)
-            else:
-                self._ended.set_exception(error)
-
-    def _spoil(self) -> None:
-        self.usable = False
-        self._loop.remove_reader(self._sock)
+    def _set_up(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._kernel_stamps:
+            ask_for_stamps(sock)
 
 
 class _Body(httpx.AsyncByteStream):
@@ -280,16 +193,10 @@ class _Body(httpx.AsyncByteStream):
             yield framing.feed(read.data)
 
 
-def _set_up(sock: socket.socket) -> None:
-    sock.setblocking(False)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    ask_for_stamps(sock)
-
-
 def _origin(url: httpx.URL) -> Origin:
-    if url.scheme != "http":
-        raise httpx.UnsupportedProtocol(f"the load generator speaks plain http only, not {url.scheme}")
-    return url.host, url.port or 80
+    if url.scheme not in _PORTS:
+        raise httpx.UnsupportedProtocol(f"the load generator speaks http and https, not {url.scheme}")
+    return url.scheme, url.host, url.port or _PORTS[url.scheme]
 
 
 def _serialise(request: httpx.Request, body: bytes) -> bytes:

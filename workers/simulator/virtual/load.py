@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 
-from autotune.domain.measurement import RequestSample
-from autotune.domain.workload import LoadLevel
-from workers.load.prompts import WARM_UP
+from autotune.domain.measurement import RequestSample, TokenCount
+from autotune.domain.stop_rule import Decision
+from autotune.domain.workload import CachePolicy, LoadLevel
+from workers.load.level import stopping_of
+from workers.load.prompts import FOREIGN, WARM_UP
 from workers.load.run import MOST_PRIMINGS
-from workers.load.schedule import due_times_s
+from workers.load.schedule import due_times_s, staggered_s
 from workers.load.spec import LoadSpec
 from workers.simulator.serving.batching import Sequence
 from workers.simulator.virtual.deployment import Deployment
@@ -62,10 +64,10 @@ class _Request:
 
 
 class VirtualLoad:
-    """Drives one deployment as the load process does: warm-up, then each level with an emptied prefix cache.
+    """Drives one deployment as the load process does: warm-up, then each level with the cache that it asks for.
 
     `tells_cached`: the server's usage says how many tokens of a prompt it found in its cache. Once `cancelled`
-    gives True, a run ends at its next step. Raises PromptsExhausted for a spec that can't be run; each run raises
+    gives True, a run ends at its next step. Raises LoadRefused for a spec that can't be run; each run raises
     LoadTooLong when the clock passes `limit_s`, LoadStalled when nothing is heard of open requests for `patience_s`,
     LoadCancelled, and ServerDied.
     """
@@ -85,6 +87,8 @@ class VirtualLoad:
         self._tells_cached = tells_cached
         self._patience_s = patience_s
         self._finds_prefix = False
+        self._took_s: tuple[float, ...] = ()
+        self.stopped: dict[str, Decision] = {}  # why each level with a precision ended
         self._prompts = VirtualPrompts(spec, deployment.block_size, drafts=deployment.drafts)
 
     @property
@@ -93,36 +97,46 @@ class VirtualLoad:
 
     def warm_up(self, limit_s: float = math.inf) -> tuple[RequestSample, ...]:
         """The load before the first level."""
+        self._prime(limit_s, again=False)
         samples = self._run(WARM_UP, self._spec.warm_up, limit_s)
         self._finds_prefix = any(sample.cached_tokens for sample in samples)
+        self._took_s = tuple(sample.e2e_ms / 1e3 for sample in samples if sample.e2e_ms is not None)
         return samples
 
     def level(self, level: LoadLevel, limit_s: float = math.inf) -> tuple[RequestSample, ...]:
         """Every request of the level, in the order of their numbers."""
-        self._deployment.reset_prefix_cache()
+        if level.cache is not CachePolicy.KEEP:
+            self._deployment.reset_prefix_cache()
+        if level.cache is CachePolicy.PRIMED:
+            self._prime(limit_s, again=self._finds_prefix)
+        elif level.cache is CachePolicy.FOREIGN:
+            requests = self._spec.workload.warmup_requests
+            foreign = LoadLevel(concurrency=min(level.concurrency, requests), requests=requests)
+            self._run(FOREIGN + level.name, foreign, limit_s)
         return self._run(level.name, level, limit_s)
 
     def _run(self, name: str, level: LoadLevel, limit_s: float) -> tuple[RequestSample, ...]:
-        self._prime(limit_s, again=self._finds_prefix)
         running = self._level(level, lambda index: self._prompts.sequence(name, index))
         self._drive(running, limit_s)
+        if running.decision is not None:
+            self.stopped[name] = running.decision
         return running.samples
 
     def _prime(self, limit_s: float, *, again: bool) -> None:
         """As the load process does: once, or until the prefix is found."""
         alone = LoadLevel(concurrency=1, requests=1)
-        for _ in range(MOST_PRIMINGS if again else 1):
-            priming = self._prompts.priming()
-            if priming is None:
-                return
-            self._drive(self._level(alone, partial(_same, priming)), limit_s)
-            if priming.cached >= self._spec.workload.shared_prefix_tokens // 2:
-                return
+        for group in range(self._prompts.groups):
+            for _ in range(MOST_PRIMINGS if again else 1):
+                priming = self._prompts.priming(group)
+                self._drive(self._level(alone, partial(_same, priming)), limit_s)
+                if priming.cached >= self._spec.workload.shared_prefix_tokens // 2:
+                    break
 
     def _level(self, level: LoadLevel, sequence: Callable[[int], Sequence]) -> _Level:
         timeout_s = self._spec.workload.request_timeout_s
         due_s = due_times_s(level, self._spec.study_seed)
-        return _Level(self._deployment, level, due_s, timeout_s, sequence, self._tells_cached)
+        starts_s = staggered_s(level, self._took_s)
+        return _Level(self._deployment, level, due_s, starts_s, timeout_s, sequence, self._tells_cached)
 
     def _drive(self, level: _Level, limit_s: float) -> None:
         while level.is_open:
@@ -138,13 +152,15 @@ def _same(sequence: Sequence, _: int) -> Sequence:
 
 
 class _Level:
-    """One level under way. `due_s` counts from its start, None stands for a closed loop."""
+    """One level under way. `due_s` counts from its start, None stands for a closed loop; `starts_s` likewise, of each
+    stream."""
 
     def __init__(
         self,
         deployment: Deployment,
         level: LoadLevel,
         due_s: list[float] | None,
+        starts_s: list[float],
         timeout_s: float,
         sequence: Callable[[int], Sequence],
         tells_cached: bool,
@@ -156,13 +172,17 @@ class _Level:
         self._sequence = sequence
         self._tells_cached = tells_cached
         self._start_s = deployment.now_s + PAUSE_S
-        self._free_s = [self._start_s] * min(level.concurrency, level.requests)  # of each stream, a heap
+        self._free_s = [self._start_s + start_s for start_s in starts_s]  # of each stream, a heap as it is sorted
         self._ready_s = self._start_s  # one request is sent after another, never two at once
         self._by_sequence: dict[Sequence, _Request] = {}
         self._by_deadline: deque[_Request] = deque()
         self._last_word_s = -math.inf
-        self._samples: list[RequestSample | None] = [None] * level.requests
+        self._requests = level.requests if due_s is None else len(due_s)
+        self._end_s = math.inf if due_s is not None or level.duration_s is None else self._start_s + level.duration_s
+        self._samples: list[RequestSample | None] = [None] * self._requests
         self._sent = 0
+        self._stopping = stopping_of(level)
+        self.decision: Decision | None = None
 
     @property
     def is_open(self) -> bool:
@@ -193,10 +213,12 @@ class _Level:
         return max(self._last_word_s, self._by_deadline[0].sent_s) if self._by_deadline else math.inf
 
     def _next_send_s(self) -> float:
-        if not self._free_s or self._sent == self._level.requests:
+        enough = self.decision is not None and self.decision.stop
+        if not self._free_s or self._sent == self._requests or enough:
             return math.inf
         due_s = self._start_s if self._due_s is None else self._start_s + self._due_s[self._sent]
-        return max(self._free_s[0], self._ready_s, due_s)
+        send_s = max(self._free_s[0], self._ready_s, due_s)
+        return send_s if send_s < self._end_s else math.inf
 
     def _next_deadline_s(self) -> float:
         while self._by_deadline and not self._by_deadline[0].open:
@@ -240,6 +262,9 @@ class _Level:
     def _free(self, request: _Request, at_s: float) -> None:
         """The stream of an ended request turns to its next one."""
         request.open = False
+        if self._stopping is not None and (self.decision is None or not self.decision.stop):
+            sample = self._samples[request.index]
+            self.decision = self._stopping.add_pace(None if sample is None else sample.tpot_ms)
         heappush(self._free_s, at_s + TURNAROUND_S)
 
     def _fail(self, request: _Request, at_s: float, error: str) -> None:
@@ -270,6 +295,8 @@ class _Level:
             events=request.events,
             stamp=STAMP,
             cached_tokens=sequence.cached if self._tells_cached else None,
+            decode_tpot_ms=span_s * 1e3 / (tokens - tokens / request.events) if request.events > 1 else None,
+            counted_by=TokenCount.EVEN if request.events > 1 else None,
             schedule_lag_ms=self._schedule_lag_ms(request),
         )
 

@@ -12,6 +12,7 @@ from autotune.domain.failure import FailureClass, Phase
 from autotune.domain.job import Provenance, TrialJob, TrialOutcome
 from autotune.domain.knobs import SERVER
 from autotune.domain.measurement import Measurement, RequestSample
+from autotune.domain.stop_rule import Decision
 from autotune.domain.template import LaunchTemplate
 from autotune.engine.ports import TemplateSource
 from autotune.errors import InvalidTemplate
@@ -20,7 +21,7 @@ from workers.attempt_files import LOG_TAIL_BYTES, AttemptFiles
 from workers.conclusions import ROUTER, broken_level, endpoint, measured, provenance
 from workers.effective.roles import effective_texts
 from workers.failures.classify import Finding
-from workers.load.prompts import PromptsExhausted
+from workers.load.refusal import LoadRefused
 from workers.load.spec import LoadSpec
 from workers.redaction import redact, secret_values
 from workers.role_command import RoleCommand, role_commands
@@ -44,7 +45,7 @@ FIRST_PORT = 8000  # nothing is bound: ports only stand in command lines and log
 COMMAND = ("{python}", "-m", "workers.simulator")  # how a template starts a simulated server
 _ERRORS = threading.Lock()  # sys.stderr is one name for all threads, and argparse writes there
 REFUSED = 1  # exit status of a server that refuses its configuration
-_FAULTS = {PromptsExhausted: FailureClass.CLIENT_FAULT, LoadCancelled: FailureClass.INFRASTRUCTURE}
+_FAULTS = {LoadRefused: FailureClass.CLIENT_FAULT, LoadCancelled: FailureClass.INFRASTRUCTURE}
 DIED = 1  # exit status of a server that runs out of memory under load
 
 
@@ -74,6 +75,7 @@ class _Trial:
         self._logs: dict[str, io.StringIO] = {}
         self._ready_at: dict[str, int] = {}  # characters of each role's log when the servers became ready
         self._effective: dict[str, EffectiveConfig] = {}
+        self._stopped: Mapping[str, Decision] = {}
 
     def run(self) -> TrialOutcome:
         measurement, failure = self._failures.attempted(self._measure, _FAULTS)
@@ -117,7 +119,7 @@ class _Trial:
             raise self._died(error.name, DIED) from error
         if any(len(self._text(role)) > size for role, size in self._ready_at.items()):
             self._check_applied(template)  # some corrections come with the first requests
-        return measured(self._job.workload, levels, self._effective)
+        return measured(self._job.workload, levels, self._effective, stopped=self._stopped, sla=self._job.sla)
 
     def _start(self, template: LaunchTemplate, role: str, command: RoleCommand) -> dict[str, Booted]:
         """What the role becomes: one engine, or none for a router."""
@@ -185,6 +187,7 @@ class _Trial:
         self._begin(Phase.LOAD)
         with self._limited(load, template.deadlines.load_s) as end_s:
             levels = {level.name: load.level(level, end_s) for level in spec.workload.levels}
+        self._stopped = load.stopped
         if (broken := broken_level(levels)) is not None:
             raise self._failures.refused(broken, self._classify())
         return levels
