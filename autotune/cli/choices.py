@@ -27,3 +27,27 @@ class SpaceForm(StrEnum):
     VLLM_BENCH_SWEEP = "vllm-bench-sweep"
     OPTIX = "optix"
     EVALSCOPE_GRID = "evalscope-grid"
+
+
+class Api(StrEnum):
+    """Which API of a server a load asks."""
+
+    COMPLETIONS = "completions"
+    CHAT = "chat"
+
+
+class ResultFormat(StrEnum):
+    """Whose result file a measurement is written as."""
+
+    JSON = "json"
+    VLLM = "vllm"
+    EVALSCOPE = "evalscope"
+    GUIDELLM = "guidellm"
+
+
+class PeerClient(StrEnum):
+    """Another load generator."""
+
+    EVALSCOPE = "evalscope"
+    VLLM = "vllm"
+    GUIDELLM = "guidellm"

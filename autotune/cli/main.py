@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.choices import Executor, Format, SpaceForm
+from autotune.cli.choices import Api, Executor, Format, PeerClient, ResultFormat, SpaceForm
 from autotune.errors import AutotuneError
 
 app = typer.Typer(
@@ -282,6 +282,68 @@ def hosts_release(
     from autotune.cli.hosts import release
 
     release(url, host, device, as_json=json)
+
+
+@app.command()
+def recompute(
+    place: Annotated[str, typer.Argument(metavar="FOLDER|STUDY/TRIAL", help="An attempt's folder, or a trial.")],
+    data: Annotated[Path | None, typer.Option(help="Data directory [default: $AUTOTUNE_DATA or the user's]")] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Compute a trial's figures again from its raw streams, and say what changed."""
+    from autotune.cli.recompute import become_recomputer
+
+    become_recomputer(url, place, data, as_json=json)
+
+
+@app.command()
+def measure(
+    url: Annotated[str, typer.Option("--url", help="The endpoint's root, such as http://127.0.0.1:8000.")],
+    model: Annotated[str | None, typer.Option(help="The model's name [default: the only one that is served]")] = None,
+    preset: Annotated[str | None, typer.Option(help="report-a-1k512, gsp-128k1k, smoke or knee.")] = None,
+    workload: Annotated[Path | None, typer.Option(metavar="FILE", help="A workload (YAML), or a study file.")] = None,
+    api: Annotated[Api, typer.Option(help="Token ids of exact length, or chat messages.")] = Api.COMPLETIONS,
+    seed: Annotated[int | None, typer.Option(help="Of the prompts [default: another one each time]")] = None,
+    repeats: Annotated[int, typer.Option(min=1, max=99, help="The middle one of so many stands for all.")] = 1,
+    slo: Annotated[list[str] | None, typer.Option(help="A limit, such as 'ttft_p99_ms <= 400 at c8'; again.")] = None,
+    api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="Variable with the server's key.")] = None,
+    ca_file: Annotated[str | None, typer.Option(metavar="FILE", help="Authorities for https (PEM).")] = None,
+    keep_cache: Annotated[bool, typer.Option("--keep-cache", help="Never empty the server's prefix cache.")] = False,
+    keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep requests and raw streams there.")] = None,
+    form: Annotated[ResultFormat, typer.Option("--format", help="Whose form --out has.")] = ResultFormat.JSON,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result there too.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure any running endpoint. Exits with 1 when the figures can't be trusted."""
+    from autotune.cli.measure import become
+
+    more = {"ca_file": ca_file, "keep_cache": keep_cache, "keep": keep, "format": form, "out": out, "json": json}
+    asked = {"url": url, "model": model, "preset": preset, "workload": workload, "api": api, "seed": seed}
+    become("measure", {**asked, "repeats": repeats, "api_key_env": api_key_env, **more}, {"slo": slo or ()})
+
+
+@app.command()
+def parity(
+    url: Annotated[str, typer.Option("--url", help="The endpoint's root, such as http://127.0.0.1:8000.")],
+    client: Annotated[PeerClient, typer.Option(help="Whose load generator to run beside ours.")] = PeerClient.EVALSCOPE,
+    python: Annotated[Path | None, typer.Option(metavar="PATH", help="Of the environment that has it.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model's name [default: the only one that is served]")] = None,
+    preset: Annotated[str | None, typer.Option(help="A preset without a shared prefix [default: smoke]")] = None,
+    workload: Annotated[Path | None, typer.Option(metavar="FILE", help="A workload (YAML), or a study file.")] = None,
+    api: Annotated[Api, typer.Option(help="Prompts as text, or chat messages.")] = Api.COMPLETIONS,
+    seed: Annotated[int | None, typer.Option(help="Of the prompts [default: another one each time]")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="What vLLM's client counts by: a folder or a name.")] = None,
+    api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="Variable with the server's key.")] = None,
+    keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the other client's files there.")] = None,
+    json: Json = False,
+) -> None:
+    """Run another load generator beside ours, and explain the differences by its definitions. Installs nothing."""
+    from autotune.cli.measure import become
+
+    asked = {"url": url, "model": model, "preset": preset, "workload": workload, "api": api, "seed": seed}
+    more = {"tokenizer": tokenizer, "api_key_env": api_key_env, "keep": keep, "json": json}
+    become("parity", {**asked, "client": client, "python": python, **more})
 
 
 @app.command()

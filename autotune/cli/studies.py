@@ -117,7 +117,7 @@ def _state_in_words(overview: Overview) -> str:
     rows = [
         ["space", spec.space],
         ["deployment", f"{spec.deployment.template}, {spec.deployment.model}, {spec.deployment.devices} devices"],
-        ["load", ", ".join(f"{level.name} x {level.requests}" for level in spec.workload.levels)],
+        ["load", ", ".join(f"{level.name} {level.extent}" for level in spec.workload.levels)],
         ["limits", ", ".join(map(str, spec.sla)) or "none"],
         ["objective", f"{spec.objective.metric}, baseline {figure(overview.baseline_objective)}"],
         ["budget", f"{spec.budget.trials} trials, {spec.budget.wall_time_s:g} s"],

@@ -12,6 +12,7 @@ from autotune.cli.tables import NOTHING, changes_in_words, figure, harmless, pri
 from autotune.domain.failure import LogContext
 from autotune.domain.measurement import Quantiles
 from autotune.domain.objective import NOT_COMPARABLE
+from autotune.domain.server_truth import ServerTruth
 
 
 def listing(
@@ -102,7 +103,24 @@ def _figures(trial: TrialDetail) -> list[str]:
         times = [*_mean_and_p99(level.tpot_ms), *_mean_and_p99(level.ttft_ms)]
         rows.append([level.level, *times, figure(level.output_tok_s), f"{level.failed}/{level.sent}"])
     head = ["level", "tpot ms", "p99", "ttft ms", "p99", "output tok/s", "failed"]
-    return ["", *table(head, rows, right=range(1, 7)).splitlines()]
+    told = [
+        _counters(level.level, role, truth)
+        for level in trial.measurement.levels.values()
+        for role, truth in level.server.items()
+    ]
+    return ["", *table(head, rows, right=range(1, 7)).splitlines(), *_server(told)]
+
+
+def _server(told: list[list[str]]) -> list[str]:
+    """What the servers' own counters say."""
+    head = ["by the server", "role", "requests", "tokens", "cached", "tpot ms", "ttft ms", "tokens a step", "preempted"]
+    return ["", *table(head, told, right=range(2, 9)).splitlines()] if told else []
+
+
+def _counters(level: str, role: str, truth: ServerTruth) -> list[str]:
+    counts = [truth.finished, truth.generation_tokens, truth.cached_tokens]
+    times = [truth.tpot_mean_ms, truth.ttft_mean_ms, truth.accept_len]
+    return [level, role, *map(figure, counts), *map(figure, times), figure(truth.preemptions)]
 
 
 def _mean_and_p99(values: Quantiles | None) -> list[str]:

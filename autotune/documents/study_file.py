@@ -12,9 +12,12 @@ from autotune.documents.problems import problems_of
 from autotune.documents.value_file import read_value
 from autotune.documents.yaml_text import Document, KeyPath, dotted
 from autotune.domain.knobs import KnobValue
+from autotune.domain.presets import PRESETS
 from autotune.domain.study import StudySpec
 from autotune.domain.workload import LoadLevel
 from autotune.errors import InvalidStudy, Problem
+
+_NAMING = ("concurrency", "rate_per_s", "rate_to_per_s", "trace_file")  # what makes the name of a level
 
 # A study that is right whatever stands in the parts under test.
 _NEUTRAL: Mapping[str, Any] = {
@@ -77,15 +80,16 @@ def _groups(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, dict[str, Any]]]
 def _same_levels(workload: Any) -> dict[str, Any]:
     """A workload without other faults that has the levels which can be read; empty when none can."""
     items = workload.get("levels") if isinstance(workload, dict) else None
+    preset = workload.get("preset") if isinstance(workload, dict) else None
+    if items is None and isinstance(preset, str):
+        items = PRESETS.get(preset, {}).get("levels")
     levels: dict[str, dict[str, Any]] = {}
     for item in items if isinstance(items, list) else ():
-        named = (
-            {key: item[key] for key in ("concurrency", "rate_per_s") if key in item} if isinstance(item, dict) else {}
-        )
+        named = {key: item[key] for key in _NAMING if key in item} if isinstance(item, dict) else {}
         try:
             level = LoadLevel.model_validate({**named, "requests": 1})
         except ValidationError:
-            if "rate_per_s" in named:
+            if len(named) > 1:
                 return {}  # its name can't be told, so neither can what is no name
             continue
         levels.setdefault(level.name, level.model_dump(mode="json"))

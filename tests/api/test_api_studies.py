@@ -56,7 +56,7 @@ MISTAKES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"space": "tny"}, "space", "unknown space tny", "tiny"),
     ({"deployment__model": "huge"}, "deployment.model", "has no model huge", "tiny-model"),
     ({"deployment__template": "none"}, "deployment.template", "unknown template none", "simulated-910c"),
-    ({"sla": ["tpot_p95_ms <= 1"]}, "sla[0]", "unknown metric tpot_p95_ms", "tpot_p99_ms"),
+    ({"sla": ["tpot_p42_ms <= 1"]}, "sla[0]", "unknown metric tpot_p42_ms", "tpot_p99_ms"),
     ({"sla": [{"metric": "speed", "op": "<=", "bound": 1}]}, "sla[0].metric", "unknown metric speed", "tpot_p99_ms"),
     ({"sla": ["ttft_ms <= 1 at c9"]}, "sla", "unknown level c9", "c1"),
     ({"budget__trials": 0}, "budget.trials", "must be at least 1", "1..100000"),

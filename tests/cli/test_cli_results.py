@@ -11,6 +11,7 @@ from autotune.cli.client import Client
 from autotune.cli.result import outcomes_of
 from autotune.domain.export import to_env, to_json, to_sh
 from autotune.domain.objective import Verdict
+from autotune.domain.server_truth import ServerTruth
 from autotune.domain.trial import TrialState
 from autotune.errors import InvalidRequest
 from tests import builders
@@ -58,6 +59,24 @@ def test_one_trial_is_shown_with_command_and_figures(api: FakeApi, autotune: Com
     assert "requests would queue" in done.out
     assert "c8" in done.out
     assert autotune("trial", "3", "1", "--json").json["number"] == 1
+
+
+def test_the_servers_own_counters_are_shown_where_it_has_any(api: FakeApi, autotune: CommandLine) -> None:
+    shown = trial(1)
+    assert shown.measurement is not None
+    truth = ServerTruth(engine="vllm", finished=16, generation_tokens=256, drafts=100, accepted_tokens=150)
+    levels = {
+        name: level.model_copy(update={"server": {"server": truth} if name == "c8" else {}})
+        for name, level in shown.measurement.levels.items()
+    }
+    told = shown.model_copy(update={"measurement": shown.measurement.model_copy(update={"levels": levels})})
+    api.says("GET /studies/3/trials/1", detail(told))
+    (line,) = [
+        line for line in autotune("trial", "3", "1").out.splitlines() if line.startswith("c8  ") and "256" in line
+    ]
+    assert line.split() == ["c8", "server", "16", "256", "-", "-", "-", "2.5", "-"]
+    api.says("GET /studies/3/trials/1", detail(shown))
+    assert "by the server" not in autotune("trial", "3", "1").out
 
 
 def test_a_trial_that_can_not_be_compared_shows_as_such(api: FakeApi, autotune: CommandLine) -> None:

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from autotune.documents import file_text, read_study
+from autotune.domain.objective import ObjectiveMetric
+from autotune.domain.presets import PRESETS
 from autotune.domain.study import StudySpec
+from autotune.domain.workload import Arrivals
 from autotune.errors import InvalidRequest, InvalidStudy, Problem
 
 DEMOS = Path(__file__).parents[2] / "deploy" / "demo"
@@ -149,7 +152,7 @@ def test_a_level_with_a_rate_has_another_name() -> None:
     (problem,) = problems(
         open_loop.replace("c8: 2", "c8r2: 2").replace("rate_per_s: 2", "rate_per_s: 2, arrivals: odd")
     )
-    assert (problem.key, problem.allowed) == ("workload.levels[1].arrivals", ("constant", "poisson"))
+    assert (problem.key, problem.allowed) == ("workload.levels[1].arrivals", tuple(Arrivals))
 
 
 def test_a_prefix_that_leaves_nothing_says_what_to_do() -> None:
@@ -157,6 +160,16 @@ def test_a_prefix_that_leaves_nothing_says_what_to_do() -> None:
     assert problem.key == "workload.shared_prefix_tokens"
     assert problem.message == "64 is not below prompt_tokens, 64"
     assert problem.mend == "lower it, or raise prompt_tokens: each request needs tokens of its own"
+
+
+def test_a_preset_has_its_levels() -> None:
+    start, end = GOOD.index("workload:"), GOOD.index("objective:")
+    text = GOOD[:start] + "workload: {preset: smoke}\n" + GOOD[end:]
+    (problem,) = [one for one in problems(text) if one.key.startswith("objective.weights.c8")]
+    assert problem.allowed == ("c1",)
+    (unknown,) = problems(text.replace("smoke", "smokey"))
+    assert (unknown.key, unknown.message) == ("workload", "preset: 'smokey' is unknown")
+    assert unknown.allowed == tuple(PRESETS)
 
 
 def test_a_level_that_is_given_twice_says_what_to_do() -> None:
@@ -169,7 +182,7 @@ def test_a_level_that_is_given_twice_says_what_to_do() -> None:
 
 
 def test_choices_and_ranges_are_listed() -> None:
-    assert the_problem("metric: tpot_ms", "metric: tpot").allowed == ("tpot_ms", "output_tok_s")
+    assert the_problem("metric: tpot_ms", "metric: tpot").allowed == tuple(ObjectiveMetric)
     assert the_problem("metric: tpot_ms", "metric: tpot").mend == "did you mean tpot_ms?"
     assert the_problem("prompt_tokens: 64", "prompt_tokens: 0").allowed == ("1..1000000",)
     assert the_problem("wall_time_s: 900", "wall_time_s: 0").allowed == ("above 0 and at most 2592000",)

@@ -57,8 +57,14 @@ export function count(n, one, many = `${one}s`) {
   return `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
 }
 
-const UNITS = { tpot_ms: "ms", output_tok_s: "tok/s" };
-const NAMES = { tpot_ms: "TPOT", output_tok_s: "Throughput" };
+const UNITS = { tpot_ms: "ms", decode_tpot_ms: "ms", output_tok_s: "tok/s", steady_output_tok_s: "tok/s", goodput_per_s: "requests/s" };
+const NAMES = {
+  tpot_ms: "TPOT",
+  decode_tpot_ms: "Decode TPOT",
+  output_tok_s: "Throughput",
+  steady_output_tok_s: "Steady throughput",
+  goodput_per_s: "Goodput",
+};
 
 export function unit(metric) {
   return UNITS[metric] ?? "";
@@ -69,7 +75,7 @@ export function metricName(metric) {
 }
 
 export function maximises(metric) {
-  return metric === "output_tok_s";
+  return !metric.endsWith("_ms");
 }
 
 export function gain(metric, baseline, value) {

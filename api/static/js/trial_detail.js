@@ -125,7 +125,27 @@ function measured({ levels, trust, trust_reasons: reasons }) {
     "Measurement",
     trust !== "ok" && h("div", { class: `note ${trust === "invalid" ? "bad" : "warn"}` }, trust === "invalid" ? "Not trusted" : "With reservation", h("ul", {}, reasons.map((reason) => h("li", {}, reason)))),
     grid(["Level", "TPOT ms", "p50", "p99", "TTFT ms", "p99", "E2E ms", "tok/s", "Failed"], rows, "Measurement by level"),
+    counters(levels),
   );
+}
+
+// What the servers' own counters say; nothing where they say nothing.
+function counters(levels) {
+  const rows = Object.values(levels).flatMap((level) =>
+    Object.entries(level.server ?? {}).map(([role, truth]) => [
+      level.level,
+      role,
+      number(truth.finished),
+      number(truth.generation_tokens),
+      number(truth.cached_tokens),
+      number(truth.tpot_mean_ms),
+      number(truth.ttft_mean_ms),
+      number(truth.drafts ? 1 + truth.accepted_tokens / truth.drafts : null),
+      number(truth.preemptions),
+    ]),
+  );
+  const head = ["By the server", "Role", "Requests", "Tokens", "Cached", "TPOT ms", "TTFT ms", "Tokens a step", "Preempted"];
+  return rows.length > 0 && grid(head, rows, "The server's own counters");
 }
 
 // Terminal colours mean nothing here.

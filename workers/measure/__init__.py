@@ -1,0 +1,1 @@
+"""`autotune measure`: any running endpoint, with the load process and the judgement of the tuner's own trials."""
