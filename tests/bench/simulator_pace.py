@@ -27,9 +27,9 @@ import numpy as np
 import uvloop
 
 from tests.simulator.server_process import serving
+from workers.load.answer import events
 from workers.load.framing import ResponseFraming
 from workers.load.recording import Recording
-from workers.load.stream import events
 from workers.load.transport import RecordingTransport
 from workers.simulator.http.pace import PACE_FILE_ENV, read_pace
 
