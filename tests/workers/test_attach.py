@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,14 +46,15 @@ def running(*words: str, model: str = MODEL) -> Iterator[tuple[str, subprocess.P
     """A server that nobody of ours has started."""
     port = free_port()
     argv = [sys.executable, "-S", str(FAKE_SERVER), "--port", str(port), "--served-model-name", model, *words]
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
-    try:
-        wait_for(lambda: answers(url))
-        yield url, process
-    finally:
-        process.kill()
-        process.wait()
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, cwd=folder)
+        try:
+            wait_for(lambda: answers(url))
+            yield url, process
+        finally:
+            process.kill()
+            process.wait()
 
 
 def answers(url: str) -> bool:
