@@ -48,6 +48,7 @@ bench-peers: setup $(PEERS)/.done
 	$(BIN)/python -m tests.bench.peers $(if $(QUICK),--quick)
 
 soak-kill: setup-test
+	$(BIN)/python -m pytest -m soak
 	$(BIN)/python -m tests.soak.kill $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 
 setup: $(VENV)/.runtime

@@ -54,7 +54,7 @@ def kill_in_the_middle(service: RunningService, study_id: int, victims: list[str
         )
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_killed_control_plane_loses_nothing_and_starts_nothing_twice(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running(data) as service:
