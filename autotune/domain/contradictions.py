@@ -37,7 +37,9 @@ def contradictions(level: LevelMeasurement, truth: ServerTruth, completion_token
             whose = "others used it" if theirs > ours else "one of them counts wrongly"
             wrong.append(f"the server counts {theirs} {what}, {ours} were received: {whose}")
     tpot = level.tpot_ms
-    if tpot is not None and truth.tpot_mean_ms is not None and level.failed == 0:
+    # The server's mean is over all requests, that of a level which stopped over those on which it did.
+    comparable = level.failed == 0 and level.stopped is None
+    if tpot is not None and truth.tpot_mean_ms is not None and comparable:
         apart = tpot.mean - truth.tpot_mean_ms
         allowed = max(TPOT_SHARE * truth.tpot_mean_ms, TPOT_MS)
         told = f"TPOT is {tpot.mean:.3f} ms here and {truth.tpot_mean_ms:.3f} ms by the server"

@@ -33,7 +33,7 @@ class StopRule(Value):
     precision: float = Field(default=0.01, gt=0, lt=1)
     most_requests: int = Field(ge=1)
     confidence: float = Field(default=0.98, gt=0.5, lt=1)
-    least_batches: int = Field(default=5, ge=3)
+    least_batches: int = Field(default=4, ge=3)
     skip_batches: int = Field(default=1, ge=0)
     reference_ms: float | None = Field(default=None, gt=0)
     worse_by: float = Field(default=0.02, gt=0)

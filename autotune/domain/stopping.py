@@ -1,8 +1,9 @@
 """When enough requests of a level have been measured: a precision was asked for, not a number of requests.
 
-Requests are taken as they end, in batches of half as many as are in flight. From five batches on, after each one: the
+Requests are taken as they end, in batches of as many as are in flight. From four batches on, after each one: the
 interval of the mean time per token on a log scale, at 98 %, since it is looked at again and again. In simulations the
-interval on which a level ended covers the truth in 93 to 100 % of cases: it is good for 95 %.
+interval on which a level ended covers the truth in 95 % of cases and more. Batches of half as many would end sooner,
+and cover 83 to 87 % where all streams share one noise.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Stopping:
 
     def __init__(self, rule: StopRule, concurrency: int) -> None:
         self._rule = rule
-        self._size = max(concurrency // 2, 1)
+        self._size = max(concurrency, 1)
         self._skipped = rule.skip_batches * concurrency if concurrency > 1 else 0
         self._logs: list[float] = []
         self._requests = 0

@@ -112,8 +112,8 @@ def noise(seed: int, count: int, spread: float) -> list[float]:
 def test_a_quiet_server_is_known_after_the_fewest_batches() -> None:
     decision = run(StopRule(most_requests=400), 4, noise(1, 400, 0.002))
     assert decision.verdict is Verdict.PRECISE
-    assert decision.requests == 4 + 5 * 2, "the round that began together, and five half rounds"
-    assert decision.batches == 5
+    assert decision.requests == 4 * 5, "one batch that began together, and four"
+    assert decision.batches == 4
     assert decision.mean_ms == pytest.approx(10.0, rel=0.01)
     assert decision.half_width is not None
     assert decision.half_width <= 0.01
@@ -126,12 +126,12 @@ def test_a_noisy_one_takes_longer() -> None:
 
 
 def test_nothing_is_said_before_the_fewest_batches() -> None:
-    decision = run(StopRule(most_requests=100, least_batches=8), 8, noise(1, 39, 0.001))
+    decision = run(StopRule(most_requests=100, least_batches=8), 8, noise(1, 71, 0.001))
     assert (decision.verdict, decision.mean_ms) == (Verdict.GO_ON, None)
 
 
 def test_one_stream_has_no_first_round() -> None:
-    assert run(StopRule(most_requests=100), 1, noise(1, 100, 0.001)).requests == 5
+    assert run(StopRule(most_requests=100), 1, noise(1, 100, 0.001)).requests == 4
 
 
 def test_the_cap_ends_what_does_not_become_precise() -> None:

@@ -240,8 +240,8 @@ def test_a_level_with_a_precision_ends_when_its_pace_is_known(tmp_path: Path) ->
 
 
 def test_a_level_that_never_becomes_precise_sends_all_its_requests(tmp_path: Path) -> None:
-    level = LoadLevel(concurrency=2, requests=6, precision=0.001)
+    level = LoadLevel(concurrency=2, requests=8, precision=0.001)
     with MockEndpoint() as mock:
         result = run(spec_of(mock.url, level, output=12), tmp_path)
     assert result.stopped["c2"].verdict is Verdict.CAP
-    assert len(result.levels["c2"]) == 6
+    assert len(result.levels["c2"]) == 8

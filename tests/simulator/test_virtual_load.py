@@ -287,7 +287,7 @@ def test_a_level_with_a_precision_ends_as_that_of_the_real_load_does() -> None:
     driver = VirtualLoad(Metronome(), load, lambda: False)
     samples = driver.level(load.workload.levels[0])
     decision = driver.stopped["c4"]
-    assert (decision.verdict, decision.batches) == ("precise", 5)
-    assert decision.requests == 4 + 5 * 2
+    assert (decision.verdict, decision.batches) == ("precise", 4)
+    assert decision.requests == 4 * 5
     assert decision.mean_ms == pytest.approx(STEP_S * 1e3)
     assert decision.requests <= len(samples) <= decision.requests + 3
