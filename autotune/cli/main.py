@@ -74,9 +74,10 @@ def classify(
     ] = None,
 ) -> None:
     """Say why a server failed, from its logs, as JSON. Needs no server of ours."""
-    from autotune.cli.failure_page import become_classifier
+    from autotune.cli.program import become
 
-    become_classifier(files, engine, phase, exit_code, asked, oom_kills, silent_for)
+    options = {"engine": engine, "phase": phase, "exit_code": exit_code, "asked": asked}
+    become("workers.failures", {**options, "oom_kills": oom_kills, "silent_for": silent_for}, operands=files)
 
 
 @study_app.command("create")
@@ -316,11 +317,11 @@ def measure(
     json: Json = False,
 ) -> None:
     """Measure any running endpoint. Exits with 1 when the figures can't be trusted."""
-    from autotune.cli.measure import become
+    from autotune.cli.program import become
 
     more = {"ca_file": ca_file, "keep_cache": keep_cache, "keep": keep, "format": form, "out": out, "json": json}
     asked = {"url": url, "model": model, "preset": preset, "workload": workload, "api": api, "seed": seed}
-    become("measure", {**asked, "repeats": repeats, "api_key_env": api_key_env, **more}, {"slo": slo or ()})
+    become("workers.measure", {**asked, "repeats": repeats, "api_key_env": api_key_env, **more}, {"slo": slo or ()})
 
 
 @app.command()
@@ -339,11 +340,11 @@ def parity(
     json: Json = False,
 ) -> None:
     """Run another load generator beside ours, and explain the differences by its definitions. Installs nothing."""
-    from autotune.cli.measure import become
+    from autotune.cli.program import become
 
     asked = {"url": url, "model": model, "preset": preset, "workload": workload, "api": api, "seed": seed}
     more = {"tokenizer": tokenizer, "api_key_env": api_key_env, "keep": keep, "json": json}
-    become("parity", {**asked, "client": client, "python": python, **more})
+    become("workers.parity", {**asked, "client": client, "python": python, **more})
 
 
 @app.command()

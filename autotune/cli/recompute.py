@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 from urllib.parse import quote
 
 from autotune.cli.answers import Overview, TrialDetail
 from autotune.cli.client import Client
+from autotune.cli.program import become
 from autotune.errors import InvalidRequest, NotFound
 
 _TRIAL = re.compile(r"(\d{1,18})/(\d{1,18})")
@@ -27,8 +27,7 @@ def become_recomputer(url: str, place: str, data: Path | None, *, as_json: bool)
         if named is None:
             raise InvalidRequest(f"{place} is neither a folder nor STUDY/TRIAL, such as 3/17")
         folder = _folder(url, int(named[1]), int(named[2]), data)
-    argv = [sys.executable, "-m", "workers.load.recompute", *(["--json"] if as_json else []), "--", str(folder)]
-    os.execv(sys.executable, argv)  # noqa: S606  # no shell is what is wanted
+    become("workers.load.recompute", {"json": as_json}, operands=[folder])
 
 
 def _folder(url: str, study_id: int, number: int, data: Path | None) -> Path:

@@ -24,8 +24,7 @@ def rough_pace_ms(recording: Recording, tokens: int) -> float | None:
     By the first read with an event, since heads may come long before, and by the tokens that were asked for.
     None for a request that failed or has no pace.
     """
-    head = b"".join(read.data for read in recording.reads[: _STATUS.stop])
-    if tokens < 2 or recording.end is not End.COMPLETE or head[_STATUS] != b"200":
+    if tokens < 2 or not _answered(recording):
         return None
     first = next((read for read in recording.reads if _EVENT in read.data), None)
     if first is None or first is recording.reads[-1]:
@@ -63,17 +62,13 @@ class Tally:
         self._ended += 1
         if recording.reads:
             self._last_word_ns = max(self._last_word_ns, recording.reads[-1].user_ns)
-        head = b"".join(read.data for read in recording.reads[: _STATUS.stop])
-        if recording.end is not End.COMPLETE or head[_STATUS] != b"200":
+        if not _answered(recording):
             self._failed += 1
             self._error = sample(recording, 0, recording.send_ns, 0.0).error
-        else:
-            self._pace(recording)
+        elif (pace_ms := rough_pace_ms(recording, self._output_tokens)) is not None:
+            self._pace(pace_ms)
 
-    def _pace(self, recording: Recording) -> None:
-        pace_ms = rough_pace_ms(recording, self._output_tokens)
-        if pace_ms is None:
-            return
+    def _pace(self, pace_ms: float) -> None:
         self._wave_ms.append(pace_ms)
         if len(self._wave_ms) == self._streams:
             self._waves_ms.append(round(math.fsum(self._wave_ms) / self._streams, 4))
@@ -113,3 +108,9 @@ class Tally:
         while True:
             await asyncio.sleep(TALLY_S)
             self._tell(self.now())
+
+
+def _answered(recording: Recording) -> bool:
+    """Whether it ended in order and with a good status; the status may come in several reads."""
+    head = b"".join(read.data for read in recording.reads[: _STATUS.stop])
+    return recording.end is End.COMPLETE and head[_STATUS] == b"200"

@@ -13,7 +13,7 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,19 @@ STEPS_APART = 1_009  # seeds of the steps of a knee: between those of its repeat
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = parser().parse_args(arguments)
+    return exit_code(measure, parser().parse_args(arguments), "interrupted: nothing was measured")
+
+
+def exit_code(
+    body: Callable[[argparse.Namespace, Progress], int], given: argparse.Namespace, when_interrupted: str
+) -> int:
+    """What a command ends with, whatever its body raises; the reason is told."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     progress = Progress()
     try:
-        return measure(given, progress)
+        return body(given, progress)
     except KeyboardInterrupt:
-        progress.say("interrupted: nothing was measured")
+        progress.say(when_interrupted)
         return INTERRUPTED
     except (AutotuneError, LoadRefused) as error:
         return complain(error, as_json=given.json)

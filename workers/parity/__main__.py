@@ -9,18 +9,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.domain.workload import LoadLevel
-from autotune.errors import AutotuneError
-from workers.load.refusal import LoadRefused
 from workers.load.result_files import ResultForm
 from workers.load.spec import LoadResult, LoadSpec
-from workers.measure.__main__ import FAILED, INTERRUPTED, MEASURED, asked_spec, complain
+from workers.measure.__main__ import FAILED, MEASURED, asked_spec, exit_code
 from workers.measure.asked import asked_load, place_for
 from workers.measure.launch import run_load
 from workers.measure.measured import Taken, take
@@ -41,18 +38,7 @@ DEFAULT_PRESET = "smoke"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    progress = Progress()
-    try:
-        return run(given, progress)
-    except KeyboardInterrupt:
-        progress.say("interrupted: nothing was compared")
-        return INTERRUPTED
-    except (AutotuneError, LoadRefused) as error:
-        return complain(error, as_json=given.json)
-    except OSError as error:
-        return complain(AutotuneError(str(error)), as_json=given.json)
+    return exit_code(run, parser().parse_args(arguments), "interrupted: nothing was compared")
 
 
 def parser() -> argparse.ArgumentParser:
