@@ -19,7 +19,9 @@ from tests.load.mock_endpoint import MockEndpoint, Script
 from tests.load.running import ENV, run, spec_of
 from workers.load.host_watch import processor_ticks
 from workers.load.process import LoadFailed, LoadProcess
+from workers.load.recompute import recompute
 from workers.load.spec import LoadSpec
+from workers.measure.measured import concluded
 
 RESET = "/reset_prefix_cache"
 
@@ -226,7 +228,8 @@ def test_a_run_over_tls(tmp_path: Path) -> None:
 def test_a_level_with_a_precision_ends_when_its_pace_is_known(tmp_path: Path) -> None:
     level = LoadLevel(concurrency=2, requests=60, precision=0.5, stagger=True)
     with MockEndpoint() as mock:
-        result = run(spec_of(mock.url, level, output=12), tmp_path)
+        spec = spec_of(mock.url, level, output=12)
+        result = run(spec, tmp_path)
     decision = result.stopped["c2"]
     samples = result.levels["c2"]
     assert decision.verdict is Verdict.PRECISE
@@ -237,6 +240,12 @@ def test_a_level_with_a_precision_ends_when_its_pace_is_known(tmp_path: Path) ->
     assert decision.requests <= len(samples) <= decision.requests + 2
     assert [one.index for one in samples] == list(range(len(samples)))
     assert all(one.error is None for one in samples)
+    concluded_from, _ = concluded(spec.workload, [result], ())
+    for measurement in (concluded_from, recompute(tmp_path).measurement):
+        found = measurement.levels["c2"]
+        assert found.stopped == decision
+        assert found.tpot_ms is not None
+        assert found.tpot_ms.n <= decision.requests - 2, "the first round does not count"
 
 
 def test_a_level_that_never_becomes_precise_sends_all_its_requests(tmp_path: Path) -> None:

@@ -65,11 +65,12 @@ def recompute(folder: Path) -> Recomputed:
         raise NothingToRecompute(f"{folder}: this trial ran on virtual time, nothing was sent and nothing recorded")
     try:
         spec = LoadSpec.model_validate_json((folder / SPEC_FILE).read_bytes())
-        stored = LoadResult.model_validate_json((folder / RESULT_FILE).read_bytes()).levels
+        result = LoadResult.model_validate_json((folder / RESULT_FILE).read_bytes())
     except FileNotFoundError as error:
         raise NothingToRecompute(f"{folder} holds no finished load: {error.filename} is missing") from error
     except ValidationError as error:
         raise NothingToRecompute(f"{folder}: its load can't be read: {error}") from error
+    stored = result.levels
     by_index = {level: {one.index: one for one in samples} for level, samples in stored.items()}
     now, notes = _again(folder, by_index)
     computed = sum(len(samples) for samples in now.values())
@@ -87,11 +88,11 @@ def recompute(folder: Path) -> Recomputed:
     samples = {
         level: tuple(now.get(level, {}).get(one.index, one) for one in theirs) for level, theirs in stored.items()
     }
-    measurement = measured(spec.workload, samples, {})
+    measurement = measured(spec.workload, samples, {}, stopped=result.stopped)
     before = outcome.measurement if outcome is not None else None
     if before is None:
         notes.append("the attempt left no measurement: compared is what its stored samples give today")
-        before = measured(spec.workload, stored, {})
+        before = measured(spec.workload, stored, {}, stopped=result.stopped)
     total = sum(len(theirs) for theirs in stored.values())
     return Recomputed(
         folder=str(folder),

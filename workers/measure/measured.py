@@ -116,7 +116,7 @@ def concluded(workload: Workload, results: Sequence[LoadResult], slo: Sequence[L
     for level in workload.levels:
         if not all(one.levels[level.name] for one in results):
             raise NothingSent(f"{level.name}: no request was due in its time; raise its rate_per_s or duration_s")
-    each = [measured(workload, one.levels, {}, one.server, sla=slo) for one in results]
+    each = [measured(workload, one.levels, {}, one.server, stopped=one.stopped, sla=slo) for one in results]
     chosen: dict[str, LevelMeasurement] = {}
     place: dict[str, int] = {}
     for level in workload.levels:
@@ -126,7 +126,9 @@ def concluded(workload: Workload, results: Sequence[LoadResult], slo: Sequence[L
         place[level.name] = repeats.index(bare)
     samples = {name: results[number].levels[name] for name, number in place.items()}
     server = {name: results[number].server.get(name, {}) for name, number in place.items()}
-    measurement = measured(workload, samples, {}, server, sla=slo, host=worst([one.host.load for one in results]))
+    stopped = {name: end for name, number in place.items() if (end := results[number].stopped.get(name)) is not None}
+    host = worst([one.host.load for one in results])
+    measurement = measured(workload, samples, {}, server, stopped=stopped, sla=slo, host=host)
     if len(results) == 1:
         return measurement, samples
     return measurement.model_copy(update={"levels": chosen}), samples
